@@ -1,0 +1,1 @@
+"""Doubles that we ship, for our tests and for those of programs that use Headrace."""

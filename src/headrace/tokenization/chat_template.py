@@ -1,0 +1,213 @@
+"""Chat templates, rendered as Hugging Face's transformers renders them.
+
+Owns the Jinja environment (sandboxed: templates come with models and are not trusted) and the choice between named
+templates. Knows nothing of tokens.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from headrace.errors import InvalidRequestError, TokenizationError
+from headrace.tokenization.chat_messages import ContentFormat, Message, prepare_messages
+
+_RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template can raise on messages it was not written for."""
+
+_CONTINUE_MARK = "<HEADRACE:CONTINUE-HERE> "
+"""Put after the final message to find its end in the rendered text. The space shows whether the template trims."""
+
+
+class ChatTemplate:
+    """One chat template, or several by name, of which `tool_use` is taken when tools are given, else `default`.
+
+    Immutable and thread-safe. Raises TokenizationError at construction when a template is not valid Jinja.
+    """
+
+    def __init__(self, template: str | Mapping[str, str], *, special_tokens: Mapping[str, str] | None = None) -> None:
+        self.sources = {"default": template} if isinstance(template, str) else dict(template)
+        self._special_tokens = dict(special_tokens or {})
+        environment = _environment()
+        self._compiled = {name: _compile(environment, source, name=name) for name, source in self.sources.items()}
+        self._content_formats = {name: _content_format(environment, text) for name, text in self.sources.items()}
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The variables that every rendering sees, such as `bos_token`."""
+        return self._special_tokens
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt for `messages`. With `continue_final_message` it ends where the final message's text ends.
+
+        Raises InvalidRequestError naming the field; what the template itself refuses names `messages`.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise InvalidRequestError(
+                "continue_final_message and add_generation_prompt exclude each other; set one of them to false",
+                param="continue_final_message",
+            )
+        name = self._choose(has_tools=tools is not None)
+        prepared = prepare_messages(messages, content_format=self._content_formats[name])
+        final_text = _mark_final_message(prepared) if continue_final_message else None
+        variables = {**self._special_tokens, **_checked(template_kwargs)}
+        try:
+            text = self._compiled[name].render(
+                messages=prepared,
+                tools=None if tools is None else list(tools),
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **variables,
+            )
+        except _RENDER_ERRORS as error:
+            raise InvalidRequestError(
+                f"the model's chat template refuses these messages: {error}", param="messages"
+            ) from error
+        return text if final_text is None else _cut_at_mark(text, final_text)
+
+    def _choose(self, *, has_tools: bool) -> str:
+        if has_tools and "tool_use" in self.sources:
+            return "tool_use"
+        if "default" not in self.sources:
+            raise InvalidRequestError(
+                f"the model has no default chat template, only {', '.join(sorted(self.sources))}", param="messages"
+            )
+        return "default"
+
+    def __repr__(self) -> str:
+        return f"ChatTemplate({', '.join(sorted(self.sources))})"
+
+
+class _GenerationBlocks(jinja2.ext.Extension):
+    """Lets templates mark what the assistant generates with `{% generation %}`; the mark itself renders nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 reads a plain set
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML; models were trained on plain JSON. Positional as templates call it."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # noqa: DTZ005 - templates show the local date, as transformers does
+
+
+def _compile(environment: jinja2.Environment, source: str, *, name: str) -> jinja2.Template:
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise TokenizationError(f"chat template {name!r} is not valid: {error}") from error
+
+
+def _checked(template_kwargs: Mapping[str, object] | None) -> Mapping[str, object]:
+    if taken := _RESERVED_VARIABLES.intersection(template_kwargs or ()):
+        raise InvalidRequestError(
+            f"chat_template_kwargs may not set {', '.join(sorted(taken))}; the request has fields for that",
+            param="chat_template_kwargs",
+        )
+    return template_kwargs or {}
+
+
+def _mark_final_message(messages: list[dict[str, object]]) -> str:
+    """Put the mark after the final message's text, in place; returns that text."""
+    final = messages[-1]
+    content = final.get("content")
+    if isinstance(content, str):
+        final["content"] = content + _CONTINUE_MARK
+        return content
+    if isinstance(content, list) and content:
+        text = str(content[-1]["text"])
+        final["content"] = [*content[:-1], {**content[-1], "text": text + _CONTINUE_MARK}]
+        return text
+    raise InvalidRequestError(
+        "continue_final_message is set but the final message has no text to continue", param="continue_final_message"
+    )
+
+
+def _cut_at_mark(text: str, final_text: str) -> str:
+    mark_start = text.rfind(_CONTINUE_MARK.rstrip())
+    if mark_start < 0 or final_text.strip() not in text:
+        raise InvalidRequestError(
+            "continue_final_message is set but the chat template drops or changes the final message",
+            param="continue_final_message",
+        )
+    is_spacing_kept = text.startswith(_CONTINUE_MARK, mark_start)
+    return text[:mark_start] if is_spacing_kept else text[:mark_start].rstrip()
+
+
+def _content_format(environment: jinja2.Environment, source: str) -> ContentFormat:
+    """A template that loops over `content` reads parts; if it never asks whether content is a string, parts only."""
+    tree = environment.parse(source)
+    content_names = {"content"} | set(_names_of_content(tree))
+    if not any(_is_content(loop.iter, content_names) for loop in tree.find_all(jinja2.nodes.For)):
+        return "string"
+    return "parts" if any(test.name == "string" for test in tree.find_all(jinja2.nodes.Test)) else "parts only"
+
+
+def _names_of_content(tree: jinja2.nodes.Template) -> Iterable[str]:
+    for assignment in tree.find_all(jinja2.nodes.Assign):
+        if isinstance(assignment.target, jinja2.nodes.Name) and _is_content(assignment.node, {"content"}):
+            yield assignment.target.name
+
+
+def _is_content(node: jinja2.nodes.Node, names: set[str]) -> bool:
+    """Whether `node` reads `x.content`, `x['content']` or a variable named in `names`, perhaps filtered or sliced."""
+    if isinstance(node, jinja2.nodes.Filter):
+        return node.node is not None and _is_content(node.node, names)
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, jinja2.nodes.Getitem):
+        if isinstance(node.arg, jinja2.nodes.Const):
+            return bool(node.arg.value == "content")
+        return _is_content(node.node, names)
+    return isinstance(node, jinja2.nodes.Name) and node.name in names

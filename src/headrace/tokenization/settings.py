@@ -1,0 +1,80 @@
+"""The settings of the tokenization service."""
+
+from dataclasses import dataclass
+
+from headrace.errors import SettingsError
+from headrace.units import NumBytes, Seconds
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+_AT_LEAST_ONE = (
+    "num_bulk_threads",
+    "max_queued_jobs",
+    "max_queued_bytes",
+    "batch_max_bytes",
+    "bulk_threshold",
+    "ageing_bytes_per_s",
+)
+_AT_LEAST_ZERO = ("render_threshold", "cache_max_bytes", "cache_max_entries", "cache_max_text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizationSettings:
+    """How much tokenization may use, and what it keeps."""
+
+    num_threads: int | None = None
+    """Threads that encode texts up to `bulk_threshold`. None: half the cores, at least one, at most four."""
+
+    num_bulk_threads: int = 1
+    """Threads that encode longer texts, so that these never hold up the others."""
+
+    bulk_threshold: NumBytes = 64 * _KIB
+    """Texts longer than this go to the bulk threads."""
+
+    max_queued_jobs: int = 4096
+    """Texts that may wait in each lane; more are refused with 503."""
+
+    max_queued_bytes: NumBytes = 64 * _MIB
+    """Bytes of text that may wait in each lane; more are refused with 503, a single longer text with 413."""
+
+    batch_max_bytes: NumBytes = 16 * _KIB
+    """A thread takes waiting texts up to this size in one call; bounds how long the first waits for the last."""
+
+    ageing_bytes_per_s: NumBytes = 256 * _KIB
+    """Short texts go first, but a text of this many bytes lets only those pass that come within a second after it."""
+
+    render_threshold: NumBytes = 16 * _KIB
+    """Chats with more characters than this are rendered in a thread, shorter ones in the event loop."""
+
+    cache_max_bytes: NumBytes = 64 * _MIB
+    """Memory of the cache of encoded texts, texts and ids both counted; 0 switches it off."""
+
+    cache_max_entries: int = 1000
+    """Texts in the cache; 0 switches it off."""
+
+    cache_max_text: NumBytes = 64 * _KIB
+    """Longer texts are not cached; 0 switches the cache off."""
+
+    close_timeout_s: Seconds = 5.0
+    """How long closing waits for threads that are inside the tokenizer library."""
+
+    def __post_init__(self) -> None:
+        if self.num_threads is not None:
+            self._check("num_threads", at_least=1)
+        for name in _AT_LEAST_ONE:
+            self._check(name, at_least=1)
+        for name in _AT_LEAST_ZERO:
+            self._check(name, at_least=0)
+        if not self.close_timeout_s > 0:
+            raise SettingsError(
+                f"close_timeout_s is {self.close_timeout_s}; it must be more than 0", param="close_timeout_s"
+            )
+
+    def _check(self, name: str, *, at_least: int) -> None:
+        if (value := getattr(self, name)) < at_least:
+            raise SettingsError(f"{name} is {value}; it must be {at_least} or more", param=name)
+
+    @property
+    def is_cache_on(self) -> bool:
+        return min(self.cache_max_bytes, self.cache_max_entries, self.cache_max_text) > 0
