@@ -1,0 +1,16 @@
+"""Which checkpoints can be served: the architecture's name in config.json, and the module that builds it.
+
+A new family is one module with a `build` function, as `headrace.engine.models.llama`, and one line here. No torch.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "LlamaForCausalLM": "headrace.engine.models.llama",
+        "MistralForCausalLM": "headrace.engine.models.llama",
+        "Qwen2ForCausalLM": "headrace.engine.models.qwen2",
+        "Qwen3ForCausalLM": "headrace.engine.models.qwen3",
+    }
+)

@@ -1,0 +1,94 @@
+"""Which sampling parameters are taken, and how a refusal reads."""
+
+import msgspec
+import pytest
+
+from headrace.engine import SamplingParams
+from headrace.errors import InvalidRequestError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0.0),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", float("nan")),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", 1.1),
+        ("n", 0),
+        ("seed", -2),
+        ("seed", 2**63),
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("stop", [""]),
+        ("stop", [1]),
+        ("stop", 5),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", 3),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+    assert field in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("logprobs", 1),
+        ("logit_bias", {1: 2.0}),
+        ("bad_words", ["no"]),
+        ("structured_outputs", {"json": "{}"}),
+    ],
+)
+def test_a_field_that_is_not_built_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        SamplingParams(**{field: value}).refuse_unbuilt()
+    assert caught.value.param == field
+
+
+def test_every_field_that_is_built_passes_the_refusal() -> None:
+    SamplingParams(
+        presence_penalty=1.0, top_k=5, top_p=0.5, min_p=0.1, seed=3, stop="x", min_tokens=2, ignore_eos=True
+    ).refuse_unbuilt()
+
+
+def test_greedy_switches_the_other_filters_off() -> None:
+    params = SamplingParams(temperature=0, top_p=0.5, top_k=5, min_p=0.5)
+    assert (params.top_p, params.top_k, params.min_p, params.is_greedy) == (1.0, 0, 0.0, True)
+
+
+def test_a_tiny_temperature_is_raised_to_one_that_does_not_overflow() -> None:
+    assert SamplingParams(temperature=1e-6).temperature == 0.01
+
+
+@pytest.mark.parametrize(("stop", "strings"), [(None, ()), ("a", ("a",)), (["a", "b"], ("a", "b")), ([], ())])
+def test_stop_strings_are_a_tuple_whatever_was_given(stop: str | list[str] | None, strings: tuple[str, ...]) -> None:
+    assert SamplingParams(stop=stop).stop_strings == strings
+
+
+def test_stop_strings_need_text() -> None:
+    with pytest.raises(InvalidRequestError, match="detokenize"):
+        SamplingParams(stop="x", detokenize=False)
+
+
+def test_the_other_spellings_of_off_are_understood() -> None:
+    params = SamplingParams(top_k=-1, seed=-1)
+    assert (params.top_k, params.seed) == (0, None)
+
+
+def test_parameters_cross_the_channel_unchanged() -> None:
+    params = SamplingParams(temperature=0.5, stop=["a"], stop_token_ids=[3], seed=7, max_tokens=None)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
