@@ -1,0 +1,85 @@
+"""uvicorn, set up to be one part of a process rather than its owner: no signal handlers, no log configuration, no
+polling."""
+
+import asyncio
+import contextlib
+import math
+import socket
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from headrace.server.protocol import BoundedHttpProtocol
+from headrace.server.settings import ServerSettings
+
+_TICK_S = 1.0
+"""How often the Date header is renewed."""
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an application until told to stop; `is_listening` is set once connections are taken."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.is_listening = asyncio.Event()
+        self._is_stopping = asyncio.Event()
+        self._connection_ended = asyncio.Event()
+        protocol = partial(
+            BoundedHttpProtocol, on_lost=self._connection_ended.set, is_stopping=self._is_stopping.is_set
+        )
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=cast("Any", protocol),  # uvicorn only calls it
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=math.ceil(settings.keep_alive_s),
+            )
+        )
+
+    def stop_accepting(self) -> None:
+        """Close the listener and idle connections; `serve` returns when the last running request has ended."""
+        self.should_exit = True
+        self._is_stopping.set()
+
+    def cancel_requests(self) -> None:
+        """End the requests that still run and drop every connection, so that `serve` returns."""
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Whoever runs this server handles the signals: two handlers would take them from each other."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.is_listening.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._is_stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Returns when every connection has ended, which only `cancel_requests` hastens."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.connections:
+            self._connection_ended.clear()
+            await self._connection_ended.wait()
+        while tasks := set(self.server_state.tasks):
+            await asyncio.wait(tasks)

@@ -1,0 +1,85 @@
+"""What every route works with: the engine, its model, the settings, and who is being served."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.errors import ModelNotFoundError, OverloadedError
+from headrace.server.engine_seam import Engine, ModelDescription
+from headrace.server.metrics import ServerMetrics
+from headrace.server.settings import ServerSettings
+
+_RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStatistics:
+    num_requests: int
+    """HTTP requests being worked on."""
+    num_generations: int
+    """Prompts of theirs that the engine has."""
+    max_requests: int
+
+
+class LiveRequests:
+    """The requests being worked on, bounded in number. Belongs to the event loop's thread."""
+
+    def __init__(self, *, max_requests: int) -> None:
+        self._max_requests = max_requests
+        self._num_requests = 0
+        self._engine_ids: set[str] = set()
+
+    @contextlib.contextmanager
+    def admit(self) -> Iterator[None]:
+        """Count one request while the block runs. Raises OverloadedError when there are enough already."""
+        if self._num_requests >= self._max_requests:
+            raise OverloadedError(
+                f"{self._max_requests} requests are being worked on, which is the limit; try again shortly",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        self._num_requests += 1
+        try:
+            yield
+        finally:
+            self._num_requests -= 1
+
+    @contextlib.contextmanager
+    def generating(self, engine_ids: list[str]) -> Iterator[None]:
+        """Remember, while the block runs, which of the engine's requests must be aborted to end everything."""
+        self._engine_ids.update(engine_ids)
+        try:
+            yield
+        finally:
+            self._engine_ids.difference_update(engine_ids)
+
+    def engine_ids(self) -> list[str]:
+        return list(self._engine_ids)
+
+    def statistics(self) -> LiveStatistics:
+        return LiveStatistics(
+            num_requests=self._num_requests, num_generations=len(self._engine_ids), max_requests=self._max_requests
+        )
+
+    def __repr__(self) -> str:
+        return f"LiveRequests(num_requests={self._num_requests}, num_generations={len(self._engine_ids)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """One engine and its model, being served."""
+
+    engine: Engine
+    model: ModelDescription
+    settings: ServerSettings
+    metrics: ServerMetrics
+    live: LiveRequests
+    started_at: int
+    """Seconds since the epoch; what clients see as the model's creation."""
+
+    def check_model(self, asked: str | None) -> None:
+        """Raises ModelNotFoundError unless `asked` is the served model; no name means it."""
+        if asked is not None and asked != self.model.served_model_name:
+            raise ModelNotFoundError(
+                f"the model {asked!r} does not exist here; this server has {self.model.served_model_name!r}",
+                param="model",
+            )
