@@ -1,0 +1,116 @@
+"""One engine behind the gateway: what is known of it, and what it has in hand."""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from headrace.gateway.breaker import Breaker, Permit
+from headrace.gateway.load import EndpointLoad
+from headrace.gateway.upstream.pool import UpstreamPool
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of an endpoint's /v1/models, as far as it is read here."""
+
+    id: str
+    max_model_len: int | None = None
+    root: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model that an endpoint serves: its card, and the entry as the endpoint wrote it."""
+
+    card: ModelCard
+    raw: msgspec.Raw
+
+
+class Endpoint:
+    """The state of one endpoint. Probes tell it how it is; requests go through `attempt`."""
+
+    def __init__(self, *, pool: UpstreamPool, breaker: Breaker) -> None:
+        self.pool = pool
+        self.address = pool.address
+        self.name = pool.address.url
+        self.name_bytes = self.name.encode("ascii")
+        self.breaker = breaker
+        self.load = EndpointLoad()
+        self.is_healthy = False
+        self.why_unhealthy = "not probed yet"
+        self._num_bad_probes = 0
+        self.last_failure: str | None = None
+        self.models: dict[str, ServedModel] = {}
+        """Kept while the endpoint is down, so that its models stay known."""
+
+    def note_well(self, models: dict[str, ServedModel]) -> None:
+        """A probe found it well, serving `models`."""
+        self.is_healthy = True
+        self.why_unhealthy = ""
+        self._num_bad_probes = 0
+        self.models = models
+
+    def note_unwell(self, why: str, *, num_allowed: int) -> None:
+        """A probe failed. A healthy endpoint stays so for `num_allowed` of these in a row."""
+        self.why_unhealthy = why
+        self._num_bad_probes += 1
+        if self._num_bad_probes > num_allowed:
+            self.is_healthy = False
+
+    def can_take(self, model: str, *, now: float) -> bool:
+        """Whether a request for `model` may be sent here."""
+        return self.is_healthy and model in self.models and self.breaker.allows(now)
+
+    def why_not(self, *, now: float) -> str:
+        """Why it cannot be chosen, in a few words."""
+        if not self.is_healthy:
+            return self.why_unhealthy
+        if not self.breaker.allows(now):
+            return f"circuit breaker open after: {self.last_failure}"
+        return self.last_failure or "available"
+
+    def attempt(self, *, now: float) -> "Attempt":
+        """Reserve load, and the breaker's leave, for one request; both are given back when its block is left."""
+        return Attempt(self, now=now)
+
+    def __repr__(self) -> str:
+        state = "healthy" if self.is_healthy else f"down: {self.why_unhealthy}"
+        return f"Endpoint({self.name}, {state}, num_in_flight={self.load.num_in_flight})"
+
+
+class Attempt:
+    """One request to one endpoint, from its choice to its end. Without a verdict it counts as left by its client."""
+
+    __slots__ = ("_endpoint", "_permit", "_reservation")
+
+    def __init__(self, endpoint: Endpoint, *, now: float) -> None:
+        self._endpoint = endpoint
+        self._permit: Permit = endpoint.breaker.acquire(now)
+        self._reservation = endpoint.load.reserve()
+
+    def note_answering(self) -> None:
+        """The endpoint has begun to answer. For a breaker's probe that is proof enough: its answer may be a stream of
+        minutes, and the endpoint would take nobody else until then."""
+        if self._permit.is_probe:
+            self._endpoint.breaker.succeed(self._permit)
+
+    def succeed(self) -> None:
+        """The endpoint answered, whatever it said to the client."""
+        self._endpoint.breaker.succeed(self._permit)
+        self._reservation.note(is_done=True)
+
+    def fail(self, why: str, *, now: float) -> None:
+        """The endpoint did not answer, or broke off."""
+        self._endpoint.last_failure = why
+        self._endpoint.breaker.fail(self._permit, now)
+        self._reservation.note(is_done=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._endpoint.breaker.release(self._permit)
+        self._reservation.__exit__(exc_type, exc, traceback)

@@ -1,0 +1,66 @@
+"""The paths that the gateway answers itself: /health, and /v1/models from what the endpoints said."""
+
+import msgspec
+
+from headrace.errors import ModelNotFoundError
+from headrace.gateway.fleet import Fleet
+from headrace.gateway.http.answers import answer_json
+from headrace.gateway.http.message import MethodNotAllowedError, Request
+from headrace.gateway.http.response_writer import ResponseWriter
+
+_MODELS = "/v1/models"
+
+
+class _ModelList(msgspec.Struct, kw_only=True):
+    object: str = "list"
+    data: list[msgspec.Raw]
+
+
+class _Health(msgspec.Struct, kw_only=True):
+    status: str
+    num_healthy: int
+    num_endpoints: int
+
+
+class LocalRoutes:
+    """Answers what is about the fleet as a whole."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def answer(self, request: Request, client: ResponseWriter) -> bool:
+        """Answer the request if its path is one of these; False if it is not.
+
+        Raises MethodNotAllowedError, and ModelNotFoundError for `/v1/models/NAME`.
+        """
+        path = request.path
+        is_model = path.startswith(_MODELS + "/")
+        if not is_model and path not in {_MODELS, "/health"}:
+            return False
+        if request.method not in {"GET", "HEAD"}:
+            raise MethodNotAllowedError(f"{path} takes GET, not {request.method}.", allow="GET, HEAD")
+        if path == "/health":
+            status, body = self.health()
+            answer_json(client, body, status=status)
+        elif is_model:
+            answer_json(client, self._model(path.removeprefix(_MODELS + "/")))
+        else:
+            answer_json(client, msgspec.json.encode(_ModelList(data=[one.raw for one in self._fleet.models.values()])))
+        return True
+
+    def health(self) -> tuple[int, bytes]:
+        """Status and body of /health: 200 while at least one endpoint is well, else 503."""
+        num_healthy = self._fleet.num_healthy
+        is_well = num_healthy > 0
+        health = _Health(
+            status="ok" if is_well else "no healthy endpoint",
+            num_healthy=num_healthy,
+            num_endpoints=len(self._fleet.endpoints),
+        )
+        return 200 if is_well else 503, msgspec.json.encode(health)
+
+    def _model(self, name: str) -> bytes:
+        served = self._fleet.models.get(name)
+        if served is None:
+            raise ModelNotFoundError(f"The model {name!r} does not exist here.", param="model")
+        return bytes(served.raw)
