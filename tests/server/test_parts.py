@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.aio.stop import StopRequest
 from headrace.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import InvalidRequestError, OverloadedError, SettingsError
@@ -15,7 +16,6 @@ from headrace.server.middleware import clean_request_id
 from headrace.server.sampling import sampling_params
 from headrace.server.serving import LiveRequests
 from headrace.server.settings import ServerSettings
-from headrace.server.stop import StopRequest
 from headrace.server.tally import Tally
 
 

@@ -16,13 +16,14 @@ import httpx
 import msgspec
 import pytest
 
+from headrace.aio.stop import StopRequest
 from headrace.aio.tasks import TaskOwner
 from headrace.errors import EngineDeadError, SettingsError
 from headrace.openai.sse import DONE_DATA, SseDecoder
-from headrace.server.listener import bound_listener, url_of, write_ready_file
+from headrace.ready_file import write_ready_file
+from headrace.server.listener import bound_listener, url_of
 from headrace.server.run import serve_engine
 from headrace.server.settings import ServerSettings
-from headrace.server.stop import StopRequest
 from headrace.testing.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.integration
@@ -169,7 +170,7 @@ import asyncio, sys, uvloop
 from headrace.server.listener import bound_listener
 from headrace.server.run import serve_engine
 from headrace.server.settings import ServerSettings
-from headrace.server.stop import StopRequest, stopped_by_signals
+from headrace.aio.stop import StopRequest, stopped_by_signals
 from headrace.testing.fake_engine import FakeEngine
 
 async def main(ready_file, death_comes):

@@ -4,8 +4,9 @@ The names load on first use: the core's process comes through here too and needs
 them needs no torch.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from headrace._lazy import loader_of
 
 if TYPE_CHECKING:
     from headrace.engine.async_engine import AsyncLLMEngine
@@ -33,27 +34,24 @@ __all__ = [
     "TokensPrompt",
 ]
 
-_HOME = {
-    "AsyncEngineArgs": "config",
-    "AsyncLLMEngine": "async_engine",
-    "CompletionOutput": "outputs",
-    "EngineArgs": "config",
-    "EngineStatistics": "statistics",
-    "FrontEndSettings": "settings",
-    "ModelConfig": "model_config",
-    "RequestMetrics": "outputs",
-    "RequestOutput": "outputs",
-    "RequestOutputKind": "outputs",
-    "RequestStream": "request_stream",
-    "SamplingParams": "sampling_params",
-    "TokensPrompt": "outputs",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace.engine' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"headrace.engine.{_HOME[name]}"), name)
+__getattr__ = loader_of(
+    __name__,
+    {
+        "AsyncEngineArgs": "headrace.engine.config",
+        "AsyncLLMEngine": "headrace.engine.async_engine",
+        "CompletionOutput": "headrace.engine.outputs",
+        "EngineArgs": "headrace.engine.config",
+        "EngineStatistics": "headrace.engine.statistics",
+        "FrontEndSettings": "headrace.engine.settings",
+        "ModelConfig": "headrace.engine.model_config",
+        "RequestMetrics": "headrace.engine.outputs",
+        "RequestOutput": "headrace.engine.outputs",
+        "RequestOutputKind": "headrace.engine.outputs",
+        "RequestStream": "headrace.engine.request_stream",
+        "SamplingParams": "headrace.engine.sampling_params",
+        "TokensPrompt": "headrace.engine.outputs",
+    },
+)
 
 
 def __dir__() -> list[str]:

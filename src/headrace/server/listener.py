@@ -1,12 +1,8 @@
-"""The socket that the server listens on, and how others learn of it: its URL and the ready file."""
+"""The socket that the server listens on, and its URL."""
 
 import contextlib
-import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
-
-import msgspec
 
 from headrace.errors import SettingsError
 
@@ -36,14 +32,3 @@ def bound_listener(host: str, port: int) -> Iterator[socket.socket]:
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
-
-
-def write_ready_file(path: str, *, url: str) -> None:
-    """Whoever waits for `path` sees all of it or nothing. Raises SettingsError when it cannot be written."""
-    content = msgspec.json.encode({"url": url, "admin_url": None, "pid": os.getpid()})
-    partial = Path(f"{path}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        raise SettingsError(f"cannot write the ready file {path}: {error}", param="ready_file") from error

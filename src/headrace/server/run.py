@@ -7,17 +7,18 @@ import socket
 from typing import Literal
 
 from headrace.aio.bridge import make_async
+from headrace.aio.stop import StopRequest, stopped_by_signals
 from headrace.aio.tasks import TaskOwner
 from headrace.engine import AsyncEngineArgs, AsyncLLMEngine
 from headrace.errors import EngineDeadError
+from headrace.ready_file import write_ready_file
 from headrace.server.app import build_app, open_serving
 from headrace.server.cut import leave_when
 from headrace.server.engine_seam import Engine
 from headrace.server.http_server import HttpServer
-from headrace.server.listener import bound_listener, url_of, write_ready_file
+from headrace.server.listener import bound_listener, url_of
 from headrace.server.serving import LiveRequests
 from headrace.server.settings import ServerSettings
-from headrace.server.stop import StopRequest, stopped_by_signals
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The command line. The only place that reads flags, settings files and the environment."""

@@ -1,0 +1,30 @@
+"""`headrace serve MODEL_DIR`: one engine with the OpenAI API."""
+
+import argparse
+from collections.abc import Sequence
+
+from headrace.cli.launch import Sources, parser_of, run_in_event_loop
+from headrace.engine.config import AsyncEngineArgs
+from headrace.server.settings import ServerSettings
+
+COMPONENTS = {"engine": AsyncEngineArgs, "server": ServerSettings}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit status."""
+    from headrace.server.run import run_server  # after parsing: `--help` needs none of it
+
+    arguments = parser().parse_args(argv)
+    sources = Sources(arguments)
+    engine_args = sources.resolve(AsyncEngineArgs, section="engine").settings
+    settings = sources.resolve(ServerSettings, section="server").settings
+    return run_in_event_loop(run_server(engine_args, settings), arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's flags; MODEL_DIR is positional, or `engine.model` in the settings file or the environment."""
+    parser = parser_of(
+        "serve", description="Serve a model with the OpenAI API.", components=COMPONENTS, skip=("model",)
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL_DIR", help="a Hugging Face model directory")
+    return parser
