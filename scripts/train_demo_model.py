@@ -444,11 +444,12 @@ def export(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
         "vocab_size": shape.vocab_size,
     }
     _write_json(folder / "config.json", config)
+    # A model this small mixes up the names of a story when it chooses freely, so the default temperature is low.
     generation = {
         "do_sample": True,
         "eos_token_id": [turn_end, text_end],
         "pad_token_id": text_end,
-        "temperature": 0.7,
+        "temperature": 0.3,
         "top_p": 0.9,
     }
     _write_json(folder / "generation_config.json", generation)

@@ -1,0 +1,171 @@
+"""Groups of `headrace bench tokenization` that encode: fresh text, hits, short prompts, chats and growing documents."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.benchmarks import baselines
+from headrace.cli.benchmarks.corpus import hostile_texts, mixed_text, text_of_tokens
+from headrace.cli.benchmarks.rounds import Group
+from headrace.tokenization.service import TokenizationService
+from headrace.tokenization.tokenizer import Tokenizer
+
+MODEL = "model"
+_NUM_TURNS = 20
+_SYSTEM_TOKENS = 4000
+_TURN_TOKENS = 500
+_DOCUMENT_CHARS = 512 * 1024
+_GROWTH_CHARS = 800
+_HIT_CHARS = 32 * 1024
+"""Twice so many bytes at most: mixed text is not all ASCII."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoders:
+    """What is compared: two bare libraries, our tokenizer, and the service that has it as `MODEL`."""
+
+    library: Any
+    accelerated: Callable[[str], Any] | None
+    tokenizer: Tokenizer
+    service: TokenizationService
+
+    @classmethod
+    def load(cls, path: Path, *, tokenizer: Tokenizer, service: TokenizationService) -> "Encoders":
+        return cls(
+            library=baselines.reference_library(path),
+            accelerated=baselines.fastokens_encode(path),
+            tokenizer=tokenizer,
+            service=service,
+        )
+
+    async def library_encode(self, text: str) -> Any:
+        return self.library.encode(text).ids
+
+    async def library_encode_fast(self, text: str) -> Any:
+        return self.library.encode_batch_fast([text])[0].ids
+
+    async def accelerated_encode(self, text: str) -> Any:
+        assert self.accelerated is not None
+        return self.accelerated(text)
+
+    async def service_encode(self, text: str) -> Any:
+        return (await self.service.encode(text, model=MODEL)).token_ids
+
+    def ways(self) -> dict[str, Callable[[str], Awaitable[Any]]]:
+        ways = {"tokenizers.encode": self.library_encode, "tokenizers.encode_batch_fast": self.library_encode_fast}
+        if self.accelerated is not None:
+            ways["fastokens"] = self.accelerated_encode
+        return ways | {"headrace service": self.service_encode}
+
+
+def encoding_groups(encoders: Encoders, *, is_quick: bool) -> Iterator[Group]:
+    ways = encoders.ways()
+    sizes = (1000, 8000) if is_quick else (4000, 128_000)
+    for num_tokens in sizes:
+        yield fresh_text(encoders, num_tokens=num_tokens)
+    yield Group(
+        title="hit on a long text",
+        unit="us",
+        make_input=lambda number: mixed_text(("hit", number), _HIT_CHARS),
+        ways={name: ways[name] for name in ("tokenizers.encode", "headrace service")},
+        prepare={"headrace service": encoders.service_encode},
+    )
+    yield short_prompts(encoders)
+    yield chat_group(encoders, num_turns=5 if is_quick else _NUM_TURNS)
+    yield document_group(encoders, num_chars=_DOCUMENT_CHARS // (16 if is_quick else 1))
+    special = next(iter(encoders.tokenizer.token_strings(sorted(encoders.tokenizer.special_token_ids)[:1])), None)
+    for name in hostile_texts(0, 1, special_token=special):
+        yield hostile_group(encoders, name, special=special, num_chars=50_000 if is_quick else 1_000_000)
+
+
+def fresh_text(encoders: Encoders, *, num_tokens: int) -> Group:
+    return Group(
+        title=f"fresh text, {num_tokens // 1000}k tokens",
+        unit="ms",
+        make_input=lambda number: text_of_tokens(("fresh", number), num_tokens),
+        ways=encoders.ways(),
+    )
+
+
+def short_prompts(encoders: Encoders) -> Group:
+    """200 prompts of 50 to 2,000 characters one after another: what the service costs beside the bare call."""
+    sizes = range(50, 2000, 1950 // 200)
+    ways = encoders.ways()
+
+    def each(way: Callable[[str], Awaitable[Any]]) -> Callable[[list[str]], Awaitable[Any]]:
+        async def encode(prompts: list[str]) -> Any:
+            return [await way(prompt) for prompt in prompts]
+
+        return encode
+
+    return Group(
+        title="short prompts, one after another",
+        unit="us",
+        make_input=lambda number: [mixed_text(("short", number, size), size) for size in sizes],
+        ways={name: each(way) for name, way in ways.items()},
+        num_operations=len(sizes),
+    )
+
+
+def chat_group(encoders: Encoders, *, num_turns: int) -> Group:
+    """The last turn of a chat whose earlier turns were encoded as they came; rendered before it is timed."""
+
+    async def take_earlier_turns(text: str) -> None:
+        for end in turn_ends(text)[:-1]:
+            await encoders.service_encode(text[:end])
+
+    return Group(
+        title=f"turn {num_turns} of a chat",
+        unit="ms",
+        make_input=lambda number: chat_text(number, num_turns=num_turns),
+        ways=encoders.ways(),
+        prepare={"headrace service": take_earlier_turns},
+    )
+
+
+_TURN = "<|im_end|>\n<|im_start|>"
+
+
+def chat_text(seed: int, *, num_turns: int) -> str:
+    """A chat in ChatML; every prefix that ends before a user's next turn was a prompt."""
+    parts = [f"<|im_start|>system\n{text_of_tokens(('system', seed), _SYSTEM_TOKENS)}"]
+    for turn in range(num_turns):
+        parts.append(f"user\n{text_of_tokens(('user', seed, turn), _TURN_TOKENS // 5)}")
+        parts.append(f"assistant\n{text_of_tokens(('assistant', seed, turn), _TURN_TOKENS * 4 // 5)}")
+    parts[-1] = "assistant\n"
+    return _TURN.join(parts)
+
+
+def turn_ends(text: str) -> list[int]:
+    """Where the prompt of each turn ends: after each `assistant` and its newline."""
+    mark = f"{_TURN}assistant\n"
+    ends: list[int] = []
+    while (at := text.find(mark, ends[-1] if ends else 0)) >= 0:
+        ends.append(at + len(mark))
+    return ends
+
+
+def document_group(encoders: Encoders, *, num_chars: int) -> Group:
+    """A document that was encoded and has grown at its end."""
+
+    async def encode_before_growth(text: str) -> None:
+        await encoders.service_encode(text[:-_GROWTH_CHARS])
+
+    return Group(
+        title=f"{num_chars // 1024}k-character document grown by {_GROWTH_CHARS}",
+        unit="ms",
+        make_input=lambda number: mixed_text(("document", number), num_chars),
+        ways=encoders.ways(),
+        prepare={"headrace service": encode_before_growth},
+    )
+
+
+def hostile_group(encoders: Encoders, name: str, *, special: str | None, num_chars: int) -> Group:
+    return Group(
+        title=f"{num_chars / 1e6:g} MB: {name}",
+        unit="ms",
+        # The number makes each round's text another, so that the service has not seen it.
+        make_input=lambda number: f"{number} " + hostile_texts(number, num_chars, special_token=special)[name],
+        ways=encoders.ways(),
+    )
