@@ -9,10 +9,10 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.tasks import TaskOwner
+from headrace.breaker import Breaker
 from headrace.errors import SettingsError
 from headrace.gateway.admin import AdminServer, admin_app
 from headrace.gateway.admission.slots import RequestSlots
-from headrace.gateway.breaker import Breaker
 from headrace.gateway.broadcast import Broadcast
 from headrace.gateway.deadlines import Deadlines
 from headrace.gateway.decisions import DecisionLog

@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from headrace.gateway.breaker import Breaker, Permit
+from headrace.breaker import Breaker, Permit
 from headrace.gateway.load import EndpointLoad
 from headrace.gateway.upstream.pool import UpstreamPool
 

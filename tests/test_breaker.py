@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.breaker import Breaker, BreakerState
+from headrace.breaker import Breaker, BreakerState
 
 
 def make_breaker() -> Breaker:

@@ -1,4 +1,4 @@
-"""Circuit breaker of one endpoint. Pure: outcomes and `now` in, whether to send requests out.
+"""Circuit breaker of one peer that may fail. Pure: outcomes and `now` in, whether to send requests out.
 
 Theory. Closed, every request passes; `num_failures_to_open` failures in a row open it. Open, nothing passes until its
 pause is over. Then it is half open: one single request passes as a probe; its success closes the breaker, its failure
@@ -9,10 +9,10 @@ requests that fail late do not reopen a breaker that a probe has just closed, no
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class BreakerState(Enum):
+class BreakerState(StrEnum):
     """What the breaker lets pass."""
 
     CLOSED = "closed"
