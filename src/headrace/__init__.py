@@ -19,11 +19,12 @@ if TYPE_CHECKING:
         SamplingParams,
         TokensPrompt,
     )
-    from headrace.tokenization import ChatPrompt, TokenizationService
+    from headrace.tokenization import AsyncMicrobatchTokenizer, ChatPrompt, TokenizationService
 
 __all__ = [
     "AsyncEngineArgs",
     "AsyncLLMEngine",
+    "AsyncMicrobatchTokenizer",
     "ChatPrompt",
     "CompletionOutput",
     "EngineArgs",
@@ -39,7 +40,7 @@ __getattr__ = loader_of(
     __name__,
     {
         **dict.fromkeys(__all__[:-1], "headrace.engine"),
-        **dict.fromkeys(("ChatPrompt", "TokenizationService"), "headrace.tokenization"),
+        **dict.fromkeys(("AsyncMicrobatchTokenizer", "ChatPrompt", "TokenizationService"), "headrace.tokenization"),
     },
 )
 

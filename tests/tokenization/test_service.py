@@ -3,22 +3,31 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, TokenizationError
+from headrace.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    TokenizationError,
+)
 from headrace.testing.tokenizers import FailingTokenizer, FakeTokenizer, GatedTokenizer
 from headrace.tokenization import (
     ByteTokenizer,
     ChatPrompt,
     Encoded,
+    Saturated,
+    TokenIds,
     TokenizationService,
     TokenizationSettings,
     Tokenizer,
 )
+from headrace.tokenization.prompt import text_num_bytes
 
 _CHAT = ChatPrompt([{"role": "user", "content": "hi"}])
 
@@ -136,7 +145,8 @@ async def test_a_text_whose_askers_have_all_left_is_never_encoded(service: Token
 
 async def test_a_full_queue_refuses_and_a_cancelled_caller_makes_room() -> None:
     tokenizer = GatedTokenizer()
-    async with TokenizationService(TokenizationSettings(num_threads=1, max_queued_jobs=1)) as service:
+    settings = TokenizationSettings(num_threads=1, max_queued_jobs=1, local_fallback_budget_s=0)
+    async with TokenizationService(settings) as service:
         service.register("m", tokenizer)
         held = await _hold(service, tokenizer)
         waiting = await _begin(service, "a")
@@ -327,6 +337,132 @@ async def test_under_concurrency_and_cancellation_ids_equal_the_reference(
         assert seen.num_flights == 0
         assert [lane.num_queued for lane in seen.lanes] == [0, 0]
         assert seen.cache.num_entries <= 40
+
+
+async def test_a_prompt_that_cannot_fit_is_refused_before_anything_is_encoded(service: TokenizationService) -> None:
+    tokenizer = FakeTokenizer()
+    service.register("m", tokenizer)
+    longest = tokenizer.max_token_bytes
+    with pytest.raises(ContextLengthError, match="at least 3 tokens, more than the 2 that fit"):
+        await service.encode("x" * (2 * longest + 1), model="m", max_tokens=2)
+    with pytest.raises(ContextLengthError):
+        await service.encode("\u4e00" * longest, model="m", max_tokens=2)
+    assert tokenizer.calls == []
+    assert len((await service.encode("x" * 2 * longest, model="m", max_tokens=2)).token_ids) == 2 * longest
+
+
+async def test_a_caller_that_would_not_wait_is_told_that_the_lane_is_saturated() -> None:
+    tokenizer = GatedTokenizer()
+    settings = TokenizationSettings(num_threads=1, saturation_bytes=10, local_fallback_budget_s=0)
+    async with TokenizationService(settings) as service:
+        service.register("m", tokenizer)
+        held = await _hold(service, tokenizer)
+        waiting = await _begin(service, "x" * 8)
+        answer = await service.encode("y" * 8, model="m", on_saturation="bail")
+        assert answer == Saturated("short", num_queued=1, num_queued_bytes=8)
+        patient = await _begin(service, "y" * 8)
+        tokenizer.gate.set()
+        for task in (held, waiting, patient):
+            assert (await task).source == "short"
+        free = await service.encode("z", model="m", on_saturation="bail")
+        assert isinstance(free, Encoded)
+
+
+class _AnywhereTokenizer(GatedTokenizer):
+    """May be called in the event loop for texts that begin with `here`."""
+
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        if texts[0].startswith("here"):
+            return ByteTokenizer.encode_batch(self, texts, add_special_tokens=add_special_tokens)
+        return super().encode_batch(texts, add_special_tokens=add_special_tokens)
+
+
+async def test_when_the_threads_are_saturated_a_short_text_is_encoded_in_the_loop() -> None:
+    tokenizer = _AnywhereTokenizer()
+    async with TokenizationService(TokenizationSettings(num_threads=1, saturation_bytes=4)) as service:
+        service.register("m", tokenizer)
+        held = await _hold(service, tokenizer)
+        waiting = await _begin(service, "x" * 8)
+        local = await service.encode("here", model="m", on_saturation="bail")
+        assert isinstance(local, Encoded)
+        assert (local.source, local.token_ids.tolist()) == ("local", _ids("here"))
+        assert service.statistics().local_fallback.num_encoded == 1
+        tokenizer.gate.set()
+        await asyncio.wait([held, waiting])
+
+
+@pytest.mark.parametrize("character", ["a", "\u00e9", "\u4e00", "\U0001f642"])
+def test_the_size_of_a_long_text_is_bounded_from_above_and_not_far_off(character: str) -> None:
+    text = character * 100_000
+    num_bytes = len(text.encode())
+    assert num_bytes <= text_num_bytes(text) <= num_bytes + 1
+    assert text_num_bytes(character * 100) == len(character.encode()) * 100
+
+
+@pytest.mark.integration
+async def test_when_the_threads_are_saturated_a_process_helps_and_what_it_encodes_is_kept(
+    data_file: Callable[[str], Path],
+) -> None:
+    settings = TokenizationSettings(num_threads=1, saturation_bytes=4, num_processes=1, encoder="reference")
+    async with TokenizationService(settings) as service:
+        tokenizer = await service.load("m", data_file("gpt2_tokenizer.json"))
+        await service._processes.wait_ready(timeout_s=30)
+        gated = GatedTokenizer()
+        service.register("gated", gated)
+        held = asyncio.create_task(service.encode("wait", model="gated"))
+        await asyncio.to_thread(gated.is_waiting.wait, 20)
+        waiting = asyncio.create_task(service.encode("x" * 8, model="gated"))
+        await asyncio.sleep(0)
+        helped = await service.encode("Hello world", model="m")
+        [expected] = tokenizer.encode_batch(["Hello world"], add_special_tokens=True)
+        assert (helped.source, helped.token_ids.tolist()) == ("process", expected.tolist())
+        assert (await service.encode("Hello world", model="m")).source == "cache"
+        gated.gate.set()
+        await asyncio.wait([held, waiting])
+
+
+async def test_an_encoder_that_was_asked_for_and_cannot_serve_fails_the_load(
+    tmp_path: Path, tiny_tokenizer_json: bytes
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tiny_tokenizer_json)
+    async with TokenizationService(TokenizationSettings(encoder="fastokens")) as service:
+        with pytest.raises(TokenizationError, match="fastokens cannot serve"):
+            await service.load("m", tmp_path)
+
+
+async def test_a_service_that_closes_while_it_compares_ends_soon(real_tokenizer: Callable[[str], Tokenizer]) -> None:
+    service = TokenizationService()
+    service.register("m", real_tokenizer("gpt2"))
+    assert (await service.encode("Hello", model="m")).source == "short", "the reference serves meanwhile"
+    await service.aclose()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-")]
+
+
+async def test_content_is_counted_by_class_as_cached_resumed_or_encoded(
+    real_tokenizer: Callable[[str], Tokenizer],
+) -> None:
+    registry = CollectorRegistry()
+
+    def value(content: str, result: str) -> float:
+        labels = {"model": "m", "content": content, "result": result}
+        return registry.get_sample_value("headrace_tokenization_chars_total", labels) or 0
+
+    tokenizer = FakeTokenizer()
+    async with TokenizationService(registry=registry) as service:
+        service.register("m", tokenizer)
+        chat = ChatPrompt([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}])
+        for _ in range(2):
+            await service.encode(chat, model="m")
+        await service.encode("plain", model="m")
+        service.register("m", real_tokenizer("gpt2"))
+        await service.wait_admitted("m")
+        text = "some words of a text\n" * 300
+        await service.encode(text, model="m")
+        await service.encode(text + "and more", model="m")
+    assert value("system", "encoded") == value("system", "cached") > 0
+    assert value("conversation", "encoded") == value("conversation", "cached") > 0
+    assert value("other", "resumed") > 6000
+    assert value("other", "encoded") < len("plain") + len(text) + 100
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from headrace.tokenization.chat_template import ChatTemplate
-from headrace.tokenization.huggingface import refuse_lone_surrogates
 from headrace.tokenization.incremental import BytesDecoder
+from headrace.tokenization.surrogates import refuse_lone_surrogates
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, pack_token_ids
 
 _NUM_BYTES = 256

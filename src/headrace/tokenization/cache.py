@@ -5,7 +5,7 @@ of the room. Only probation is evicted while it has entries, so a scan of unique
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -35,7 +35,11 @@ class _Entry(Generic[ValueT]):
 class SegmentedCache(Generic[KeyT, ValueT]):
     """Keys to values, bounded in bytes and entries. Not thread-safe. A bound of 0 keeps nothing."""
 
-    def __init__(self, *, max_bytes: int, max_entries: int) -> None:
+    def __init__(
+        self, *, max_bytes: int, max_entries: int, on_removal: Callable[[KeyT, ValueT], None] | None = None
+    ) -> None:
+        """`on_removal` is told of every entry that leaves, however it does."""
+        self._on_removal = on_removal
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._probation: OrderedDict[KeyT, _Entry[ValueT]] = OrderedDict()
@@ -60,14 +64,29 @@ class SegmentedCache(Generic[KeyT, ValueT]):
         self._num_hits += 1
         return entry.value
 
-    def put(self, key: KeyT, value: ValueT, *, num_bytes: int) -> None:
-        """Keep `value`, which with its key takes `num_bytes`. What is too large to fit is not kept."""
-        self._remove(key)
+    def peek(self, key: KeyT) -> ValueT | None:
+        """The value of `key`, which counts for nothing; None when it is not here."""
+        entry = self._protected.get(key) or self._probation.get(key)
+        return None if entry is None else entry.value
+
+    def put(self, key: KeyT, value: ValueT, *, num_bytes: int, replaces: KeyT | None = None) -> None:
+        """Keep `value`, which with its key takes `num_bytes`. What is too large to fit is not kept.
+
+        The entry `replaces` leaves, and what it had earned by being asked for goes to the new one.
+        """
+        has_earned = replaces is not None and replaces in self._protected
+        if replaces is not None:
+            self.remove(replaces)
+        if key in self:
+            self.remove(key)
         if num_bytes > self._max_bytes or self._max_entries < 1:
             return
-        self._probation[key] = _Entry(value, num_bytes)
         self._num_bytes += num_bytes
-        while self._num_bytes > self._max_bytes or len(self) > self._max_entries:
+        if has_earned:
+            self._protect(key, _Entry(value, num_bytes))
+        else:
+            self._probation[key] = _Entry(value, num_bytes)
+        while self._num_bytes > self._max_bytes or len(self._probation) + len(self._protected) > self._max_entries:
             self._evict(newest=key)
 
     def _protect(self, key: KeyT, entry: _Entry[ValueT]) -> None:
@@ -88,19 +107,22 @@ class SegmentedCache(Generic[KeyT, ValueT]):
         """Take out the least recently used, but `newest` only when nothing else is left."""
         oldest = next(iter(self._probation), None)
         if oldest is not None and (oldest != newest or not self._protected):
-            _, entry = self._probation.popitem(last=False)
+            self.remove(oldest)
         else:
-            _, entry = self._protected.popitem(last=False)
-            self._num_protected_bytes -= entry.num_bytes
-        self._num_bytes -= entry.num_bytes
+            self.remove(next(iter(self._protected)))
         self._num_evictions += 1
 
-    def _remove(self, key: KeyT) -> None:
-        if (entry := self._probation.pop(key, None)) is not None:
-            self._num_bytes -= entry.num_bytes
-        elif (entry := self._protected.pop(key, None)) is not None:
-            self._num_bytes -= entry.num_bytes
+    def remove(self, key: KeyT) -> None:
+        """Let go of `key`, if it is here."""
+        entry = self._probation.pop(key, None)
+        if entry is None:
+            entry = self._protected.pop(key, None)
+            if entry is None:
+                return
             self._num_protected_bytes -= entry.num_bytes
+        self._num_bytes -= entry.num_bytes
+        if self._on_removal is not None:
+            self._on_removal(key, entry.value)
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(

@@ -12,11 +12,15 @@ import msgspec
 import numpy as np
 import tokenizers
 
-from headrace.errors import InvalidRequestError, TokenizationError
+from headrace.errors import TokenizationError
 from headrace.tokenization import token_bytes
 from headrace.tokenization.chat_template import ChatTemplate
 from headrace.tokenization.incremental import BytesDecoder, PiecesDecoder, WindowDecoder
-from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, pack_token_ids
+from headrace.tokenization.segments import CutRules, cut_rules
+from headrace.tokenization.surrogates import refuse_lone_surrogates
+from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, Tokenizer, pack_token_ids
+
+__all__ = ["HuggingFaceTokenizer", "refuse_lone_surrogates"]
 
 
 class HuggingFaceTokenizer:
@@ -44,6 +48,9 @@ class HuggingFaceTokenizer:
         self.eos_token_id = self._named_id((special_tokens or {}).get("eos_token"))
         self.special_token_ids = _special_ids(self._library, self._tokens)
         self.max_token_bytes = token_bytes.max_token_bytes(spec, self._tokens)
+        self.cut_rules: CutRules = cut_rules(spec)
+        self.added_tokens = tuple(added["content"] for added in spec["added_tokens"])
+        self._definition = tokenizer_json
         self._decoder_makers = _decoder_makers(spec, self._tokens, skipped=self.special_token_ids, decode=self.decode)
 
     def _named_id(self, token: str | None) -> int | None:
@@ -65,22 +72,14 @@ class HuggingFaceTokenizer:
     def incremental_decoder(self, *, skip_special_tokens: bool) -> IncrementalDecoder:
         return self._decoder_makers[skip_special_tokens]()
 
+    def accelerated(self) -> Tokenizer:
+        """A faster encoder for the same rules, not yet compared with this one. Raises TokenizationError."""
+        from headrace.tokenization import fastokens_tokenizer
+
+        return fastokens_tokenizer.from_definition(self._definition, reference=self)
+
     def __repr__(self) -> str:
         return f"HuggingFaceTokenizer({self.name!r}, vocab_size={self.vocab_size}, fingerprint={self.fingerprint[:12]})"
-
-
-def refuse_lone_surrogates(text: str) -> None:
-    """Raise InvalidRequestError if `text` is not valid Unicode: no tokenizer has ids for half a surrogate pair."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"the text has the lone surrogate U+{ord(text[error.start]):04X} at position {error.start}; "
-            "send valid Unicode",
-            param="prompt",
-        ) from error
 
 
 def _parse(tokenizer_json: bytes, *, name: str) -> token_bytes.Spec:

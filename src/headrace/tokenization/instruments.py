@@ -36,15 +36,34 @@ class Instruments:
         self._cache_bytes = Gauge(
             "headrace_tokenization_cache_bytes", "Memory of the cached texts and ids.", registry=registry
         )
+        self._cache_evictions = Gauge(
+            "headrace_tokenization_cache_evictions", "Encoded texts that were pushed out.", registry=registry
+        )
+        self._chars = Counter(
+            "headrace_tokenization_chars",
+            "Characters of prompts, by content (system, conversation, other) and whether their ids were known "
+            "(cached, resumed) or not (encoded).",
+            ("model", "content", "result"),
+            registry=registry,
+        )
+        self._verified = Counter(
+            "headrace_tokenization_verifications",
+            "Results compared with the reference, by what was found: equal, or the part that was wrong "
+            "(encoder, cuts, cache), which is then switched off for the tokenizer.",
+            ("model", "found"),
+            registry=registry,
+        )
         self._queue_depth = Gauge(
             "headrace_tokenization_queue_depth", "Texts that wait for a thread.", ("lane",), registry=registry
         )
         # Looking labels up costs more than counting: once for each pair is enough. Models come from the operator.
         self._of_lane = cache(lambda *labels: (self._queue_wait.labels(*labels), self._encode.labels(*labels)))
         self._of_lookup = cache(self._lookups.labels)
+        self._of_chars = cache(self._chars.labels)
 
-    def read_cache_bytes(self, read: Callable[[], int]) -> None:
-        self._cache_bytes.set_function(read)
+    def read_cache(self, *, num_bytes: Callable[[], int], num_evictions: Callable[[], int]) -> None:
+        self._cache_bytes.set_function(num_bytes)
+        self._cache_evictions.set_function(num_evictions)
 
     def read_queue_depth(self, lane: str, read: Callable[[], int]) -> None:
         self._queue_depth.labels(lane).set_function(read)
@@ -54,5 +73,15 @@ class Instruments:
         queue_wait.observe(queue_wait_s)
         encode.observe(encode_s)
 
+    def encoded_in_place(self, *, model: str, encode_s: float) -> None:
+        self._of_lane(model, "in_place")[1].observe(encode_s)
+
     def looked_up(self, *, model: str, result: str) -> None:
         self._of_lookup(model, result).inc()
+
+    def chars(self, *, model: str, content: str, result: str, num_chars: int) -> None:
+        if num_chars > 0:
+            self._of_chars(model, content, result).inc(num_chars)
+
+    def verified(self, *, model: str, found: str) -> None:
+        self._verified.labels(model, found).inc()

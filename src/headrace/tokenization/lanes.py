@@ -178,6 +178,11 @@ class Lane:
                 num_calls=self._num_calls,
             )
 
+    @property
+    def num_queued_bytes(self) -> int:
+        """Size of the jobs that wait."""
+        return self._queue.num_bytes
+
     def __len__(self) -> int:
         """Jobs that wait."""
         return len(self._queue)

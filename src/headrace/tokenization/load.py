@@ -7,6 +7,7 @@ import msgspec
 
 from headrace.errors import TokenizationError
 from headrace.tokenization.chat_template import ChatTemplate
+from headrace.tokenization.hub import fetch_tokenizer, is_hub_name
 from headrace.tokenization.huggingface import HuggingFaceTokenizer
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -14,23 +15,37 @@ _TOKENIZER_FILE = "tokenizer.json"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer in `path`: a model's directory, or a `tokenizer.json` of any name.
+def load_tokenizer(path: str | Path, *, offline: bool = False) -> Tokenizer:
+    """The tokenizer in `path`: a model's directory, a `tokenizer.json` of any name, a tiktoken rank file of a published
+    name (`o200k_base.tiktoken`), or, given as text, a name on the Hugging Face hub.
 
     A directory's `tokenizer_config.json`, `special_tokens_map.json` and `chat_template.jinja` are read too, and so are
-    those beside a file named exactly `tokenizer.json`; any other file stands alone. Raises TokenizationError naming the
-    path.
+    those beside a file named exactly `tokenizer.json`; any other file stands alone. With `offline` a name on the hub is
+    looked for in the local cache only. Raises TokenizationError naming the path.
     """
+    name = str(path)
+    if isinstance(path, str) and is_hub_name(path) and not Path(path).exists():
+        path = fetch_tokenizer(path, offline=offline)
     path = Path(path)
+    if path.suffix == ".tiktoken":
+        return _load_ranks(path)
     file = path / _TOKENIZER_FILE if path.is_dir() else path
     raw = _read(file)
     if file.name != _TOKENIZER_FILE:
-        return HuggingFaceTokenizer(raw, name=str(path))
+        return HuggingFaceTokenizer(raw, name=name)
     config = _read_object(file.parent / "tokenizer_config.json")
     special_tokens = _special_tokens({**_read_object(file.parent / "special_tokens_map.json"), **config})
     templates = _templates(file.parent, config)
     template = ChatTemplate(templates, special_tokens=special_tokens) if templates else None
-    return HuggingFaceTokenizer(raw, name=str(path), special_tokens=special_tokens, chat_template=template)
+    return HuggingFaceTokenizer(raw, name=name, special_tokens=special_tokens, chat_template=template)
+
+
+def _load_ranks(file: Path) -> Tokenizer:
+    try:
+        from headrace.tokenization.tiktoken_ranks import load_tiktoken
+    except ImportError as error:
+        raise TokenizationError(f"{file} needs tiktoken, which is not installed") from error
+    return load_tiktoken(file)
 
 
 def _read(file: Path) -> bytes:

@@ -1,5 +1,6 @@
 """What goes into the tokenization service and what comes out."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,15 +28,38 @@ class Encoded:
 
     token_ids: TokenIds
     source: str
-    """`cache`, `flight` (somebody else's encoding of the same text), or the lane: `short` or `bulk`."""
+    """`cache`, `flight` (somebody else's encoding of the same text), `in_place` (on the event loop), `local` (the same,
+    because everything else was full), or the lane: `short`, `bulk` or `process`."""
     queue_wait_s: float
     encode_s: float
+    num_resumed_chars: int = 0
+    """How much of the text was known from an earlier one that begins alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saturated:
+    """Nothing was encoded, since the lane that the text belongs to has too much to do and the caller would not wait."""
+
+    lane: str
+    num_queued: int
+    num_queued_bytes: int
+
+
+def min_num_tokens(text: str, *, max_token_bytes: int) -> int:
+    """No tokenizer whose longest token has `max_token_bytes` makes fewer tokens of `text`. Quick for any text."""
+    is_measured = not text.isascii() and len(text) <= _NUM_CHARS_MEASURED
+    num_bytes = len(text.encode(errors="surrogatepass")) if is_measured else len(text)
+    return -(-num_bytes // max_token_bytes)
 
 
 def text_num_bytes(text: str) -> int:
     """The UTF-8 size of `text`, or, where counting would take the event loop long, an upper bound of it."""
+    num_chars = len(text)
     if text.isascii():
-        return len(text)
-    if len(text) > _NUM_CHARS_MEASURED:
-        return _MAX_BYTES_PER_CHAR * len(text)
-    return len(text.encode(errors="surrogatepass"))
+        return num_chars
+    if num_chars <= _NUM_CHARS_MEASURED:
+        return len(text.encode(errors="surrogatepass"))
+    memory = sys.getsizeof(text)  # Python keeps one, two or four bytes for each character
+    if memory < 2 * num_chars:
+        return 2 * num_chars
+    return (3 if memory < _MAX_BYTES_PER_CHAR * num_chars else _MAX_BYTES_PER_CHAR) * num_chars

@@ -1,45 +1,49 @@
 """The one door of tokenization: prompts in, token ids out, and the event loop is never held.
 
-A prompt goes render (chats) -> cache -> flight (somebody encodes the same text now) -> lane. One service serves one
-event loop; its parts know nothing of each other.
+The service renders chats, checks limits, and loads and admits tokenizers; `text_encoder` has the way of a text to its
+ids. One service serves one event loop.
 """
 
 import asyncio
 import os
-import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, overload
 
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.bridge import make_async
-from headrace.aio.single_flight import SingleFlight
-from headrace.errors import InvalidRequestError, ModelNotFoundError
-from headrace.tokenization.cache import CacheStatistics, SegmentedCache
+from headrace.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    TokenizationError,
+)
+from headrace.tokenization.admission import Admission, HasShortcuts, admit
+from headrace.tokenization.cache import CacheStatistics
 from headrace.tokenization.chat_messages import num_text_chars
+from headrace.tokenization.content import count_content
 from headrace.tokenization.instruments import Instruments
-from headrace.tokenization.lanes import Finished, Lane, LaneStatistics
+from headrace.tokenization.lanes import Lane, LaneStatistics
 from headrace.tokenization.load import load_tokenizer
-from headrace.tokenization.prompt import ChatPrompt, Encoded, text_num_bytes
+from headrace.tokenization.local_fallback import LocalFallback, LocalFallbackSettings, LocalFallbackStatistics
+from headrace.tokenization.model_encoder import ModelEncoder
+from headrace.tokenization.processes.lane import ProcessLane
+from headrace.tokenization.processes.settings import ProcessLaneSettings, ProcessLaneStatistics
+from headrace.tokenization.prompt import ChatPrompt, Encoded, Saturated, min_num_tokens
 from headrace.tokenization.settings import TokenizationSettings
+from headrace.tokenization.text_encoder import TextEncoder
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
-from headrace.tokenization.works import EncodeTexts, MakeTexts
-
-_MAX_SHARED_CHARS = 256 * 1024
-"""Equal texts up to this length are encoded once; comparing longer ones would hold the event loop."""
+from headrace.tokenization.verify import Verifier
+from headrace.tokenization.works import MakeTexts
 
 _MAX_INLINE_TOKENS = 512
 """Decoding this many tokens takes the event loop about 0.1 ms, less than handing them to a thread and back."""
-
-_ENTRY_NUM_BYTES = 400
-"""Memory of a cache entry beside its text and ids: key, entry, array object, dictionary slot."""
-
-_TextKey = tuple[str, bool, str]
-"""Fingerprint of the tokenizer, whether special tokens are added, text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,9 @@ class TokenizationStatistics:
     num_models: int
     num_flights: int
     lanes: tuple[LaneStatistics, ...]
+    """The threads for short texts and those for long ones."""
+    processes: ProcessLaneStatistics
+    local_fallback: LocalFallbackStatistics
     cache: CacheStatistics
 
 
@@ -64,17 +71,38 @@ class TokenizationService:
         """Metrics go to `registry`, which holds those of one service; None: a registry of its own."""
         self._settings = settings or TokenizationSettings()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tokenizers: dict[str, Tokenizer] = {}
+        self._encoders: dict[str, ModelEncoder] = {}
+        self._instruments = Instruments(registry or CollectorRegistry())
         self._short = self._lane("short", num_threads=self._settings.num_threads or _default_num_threads())
         self._bulk = self._lane("bulk", num_threads=self._settings.num_bulk_threads)
-        self._flights: SingleFlight[_TextKey, Finished[TokenIds]] = SingleFlight()
-        self._cache: SegmentedCache[_TextKey, TokenIds] = SegmentedCache(
-            max_bytes=self._settings.cache_max_bytes, max_entries=self._settings.cache_max_entries
+        self._upkeep = self._lane("upkeep", num_threads=1)
+        self._processes = ProcessLane(_process_settings(self._settings))
+        self._fallback = LocalFallback(LocalFallbackSettings(budget_s=self._settings.local_fallback_budget_s))
+        self._is_closing = threading.Event()
+        self._texts = TextEncoder(
+            self._settings,
+            short=self._short,
+            bulk=self._bulk,
+            processes=self._processes,
+            fallback=self._fallback,
+            verifier=self._verifier(),
+            instruments=self._instruments,
         )
-        self._instruments = Instruments(registry or CollectorRegistry())
-        self._instruments.read_cache_bytes(lambda: self._cache.statistics().num_bytes)
+        records = self._texts.records
+        self._instruments.read_cache(
+            num_bytes=lambda: records.statistics().num_bytes,
+            num_evictions=lambda: records.statistics().num_evictions,
+        )
         for lane in (self._short, self._bulk):
             self._instruments.read_queue_depth(lane.name, lane.__len__)
+
+    def _verifier(self) -> Verifier:
+        return Verifier(
+            self._upkeep,
+            share=self._settings.verify_share,
+            is_idle=lambda: not len(self._short) and not len(self._bulk),
+            instruments=self._instruments,
+        )
 
     def _lane(self, name: str, *, num_threads: int) -> Lane:
         return Lane(
@@ -87,85 +115,123 @@ class TokenizationService:
         )
 
     def register(self, model: str, tokenizer: Tokenizer) -> None:
-        """Serve `model` with `tokenizer` from now on, in place of the one before. Every thread is warmed with it."""
+        """Serve `model` with `tokenizer` from now on, in place of the one before. Every thread is warmed with it.
+
+        Its shortcuts are compared with it in the background, about a second, and used from then on.
+        """
         warm_up = partial(tokenizer.encode_batch, ["warm-up"], add_special_tokens=False)
         self._short.warm_up(warm_up)
         self._bulk.warm_up(warm_up)
-        self._tokenizers[model] = tokenizer
+        encoder = self._encoders[model] = ModelEncoder(tokenizer)
+        if isinstance(tokenizer, HasShortcuts) and (self._settings.encoder != "reference" or self._settings.uses_cuts):
+            encoder.is_decided.clear()
+            self._upkeep.warm_up(partial(self._admit, encoder))
+
+    def _admit(self, encoder: ModelEncoder) -> None:
+        """In the upkeep thread: find out which shortcuts `encoder` may take, and let it take them."""
+        admission = Admission.refused("the comparison failed")
+        try:
+            admission = admit(
+                encoder.reference,
+                choice=self._settings.encoder,
+                uses_cuts=self._settings.uses_cuts,
+                should_stop=self._is_closing.is_set,
+            )
+            if admission.encoder is not None and not self._is_closing.is_set():
+                warm_up = partial(admission.encoder.encode_batch, ["warm-up"], add_special_tokens=False)
+                self._short.warm_up(warm_up)
+                self._bulk.warm_up(warm_up)
+        finally:
+            encoder.admit(admission)
+
+    async def wait_admitted(self, model: str) -> None:
+        """Return when it is decided which shortcuts the tokenizer of `model` may take. Raises ModelNotFoundError."""
+        await make_async(self._encoder(model).is_decided.wait)()
 
     async def load(self, model: str, path: str | Path) -> Tokenizer:
         """Load the tokenizer in `path` in a thread and register it. Raises TokenizationError naming the path."""
-        tokenizer = await make_async(load_tokenizer)(path)
+        tokenizer = await make_async(load_tokenizer)(path, offline=self._settings.offline)
         self.register(model, tokenizer)
+        if self._settings.num_processes and Path(path).exists():  # noqa: ASYNC240 - one stat of a local file
+            self._processes.register(tokenizer, path)
+        if self._settings.encoder == "fastokens":
+            await self.wait_admitted(model)
+            encoder = self._encoder(model)
+            if not encoder.is_accelerated:
+                raise TokenizationError(
+                    f"fastokens cannot serve {tokenizer.name}: {encoder.encoder_reason}; set encoder to auto"
+                )
         return tokenizer
 
     def tokenizer(self, model: str) -> Tokenizer:
         """The tokenizer of `model`. Raises ModelNotFoundError."""
+        return self._encoder(model).reference
+
+    def _encoder(self, model: str) -> ModelEncoder:
         try:
-            return self._tokenizers[model]
+            return self._encoders[model]
         except KeyError:
-            known = ", ".join(sorted(self._tokenizers)) or "none"
+            known = ", ".join(sorted(self._encoders)) or "none"
             raise ModelNotFoundError(
                 f"the model {model!r} does not exist; models here: {known}", param="model"
             ) from None
 
-    async def encode(self, prompt: str | ChatPrompt, *, model: str, add_special_tokens: bool = True) -> Encoded:
+    @overload
+    async def encode(
+        self,
+        prompt: str | ChatPrompt,
+        *,
+        model: str,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        on_saturation: Literal["wait"] = "wait",
+    ) -> Encoded: ...
+
+    @overload
+    async def encode(
+        self,
+        prompt: str | ChatPrompt,
+        *,
+        model: str,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        on_saturation: Literal["bail"],
+    ) -> Encoded | Saturated: ...
+
+    async def encode(
+        self,
+        prompt: str | ChatPrompt,
+        *,
+        model: str,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+        on_saturation: Literal["wait", "bail"] = "wait",
+    ) -> Encoded | Saturated:
         """The token ids of `prompt`, exactly as the reference tokenizer gives them.
 
-        Raises ModelNotFoundError, InvalidRequestError (not valid Unicode; the chat template refuses), OverloadedError
-        (queue full, service closed), PayloadTooLargeError, TokenizationError. A cancelled caller frees its place.
+        A prompt that cannot have as few as `max_tokens` is refused unseen; one that might is encoded, and its caller
+        counts. With `bail` the answer is Saturated where the caller would have to wait for many others.
+
+        Raises ModelNotFoundError, InvalidRequestError (not valid Unicode; the chat template refuses),
+        ContextLengthError, OverloadedError (queue full, service closed), PayloadTooLargeError, TokenizationError. A
+        cancelled caller frees its place.
         """
         self._bind_loop()
-        tokenizer = self.tokenizer(model)
+        if self._is_closing.is_set():
+            raise OverloadedError("the tokenization service is closed; try again elsewhere")
+        encoder = self._encoder(model)
         if isinstance(prompt, ChatPrompt):
-            text, add_special_tokens = await self._render(prompt, tokenizer), False
+            text, add_special_tokens = await self._render(prompt, encoder.reference), False
         else:
             text = prompt
-        num_bytes = text_num_bytes(text)
-        if len(text) > _MAX_SHARED_CHARS:
-            lane = self._lane_for(num_bytes)
-            finished = await self._start(lane, text, num_bytes, EncodeTexts(tokenizer, add_special_tokens), model)
-            return Encoded(finished.value, lane.name, finished.queue_wait_s, finished.run_s)
-        return await self._encode_shared(text, num_bytes, EncodeTexts(tokenizer, add_special_tokens), model)
-
-    async def _encode_shared(self, text: str, num_bytes: int, work: EncodeTexts, model: str) -> Encoded:
-        """Through the cache and the flights."""
-        key = (work.tokenizer.fingerprint, work.add_special_tokens, text)
-        is_cacheable = self._settings.is_cache_on and num_bytes <= self._settings.cache_max_text
-        if is_cacheable and (token_ids := self._cache.get(key)) is not None:
-            self._instruments.looked_up(model=model, result="hit")
-            return Encoded(token_ids, "cache", 0.0, 0.0)
-        lane = self._lane_for(num_bytes)
-        source = "flight" if self._flights.is_in_flight(key) else lane.name
-        self._instruments.looked_up(model=model, result="flight" if source == "flight" else "miss")
-
-        def start() -> asyncio.Future[Finished[TokenIds]]:
-            future = self._start(lane, text, num_bytes, work, model)
-            if is_cacheable:
-                future.add_done_callback(partial(self._keep, key))
-            return future
-
-        finished = await self._flights.join(key, start)
-        return Encoded(finished.value, source, finished.queue_wait_s, finished.run_s)
-
-    def _start(
-        self, lane: Lane, text: str, num_bytes: int, work: EncodeTexts, model: str
-    ) -> asyncio.Future[Finished[TokenIds]]:
-        future = lane.submit(work, text, num_bytes=num_bytes)
-        future.add_done_callback(partial(self._observe, model, lane.name))
-        return future
-
-    def _observe(self, model: str, lane: str, future: asyncio.Future[Finished[TokenIds]]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            finished = future.result()
-            self._instruments.encoded(
-                model=model, lane=lane, queue_wait_s=finished.queue_wait_s, encode_s=finished.run_s
-            )
-
-    def _keep(self, key: _TextKey, future: asyncio.Future[Finished[TokenIds]]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            token_ids = future.result().value
-            self._cache.put(key, token_ids, num_bytes=sys.getsizeof(key[2]) + token_ids.nbytes + _ENTRY_NUM_BYTES)
+        if max_tokens is not None:
+            _refuse_hopeless(text, encoder.reference, max_tokens=max_tokens)
+        encoded = await self._texts.encode(
+            text, encoder, model=model, add_special_tokens=add_special_tokens, can_bail=on_saturation == "bail"
+        )
+        if isinstance(encoded, Encoded):
+            count_content(self._instruments, encoded, prompt, model=model, num_chars=len(text))
+        return encoded
 
     def _bind_loop(self) -> None:
         """Flights belong to one loop; when that has closed, another may follow it."""
@@ -175,10 +241,7 @@ class TokenizationService:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError(f"{self!r} serves another event loop; make one service for each loop")
         self._loop = loop
-        self._flights = SingleFlight()
-
-    def _lane_for(self, num_bytes: int) -> Lane:
-        return self._bulk if num_bytes > self._settings.bulk_threshold else self._short
+        self._texts.follow_loop()
 
     async def _render(self, prompt: ChatPrompt, tokenizer: Tokenizer) -> str:
         template = tokenizer.chat_template
@@ -197,7 +260,7 @@ class TokenizationService:
         num_chars = num_text_chars([*prompt.messages, *(prompt.tools or ()), prompt.template_kwargs or {}])
         if num_chars <= self._settings.render_threshold:
             return render()
-        return (await self._lane_for(num_chars).submit(MakeTexts(), render, num_bytes=num_chars)).value
+        return (await self._texts.lane_for(num_chars).submit(MakeTexts(), render, num_bytes=num_chars)).value
 
     async def decode(
         self, token_ids: Sequence[int] | TokenIds, *, model: str, skip_special_tokens: bool = False
@@ -207,22 +270,26 @@ class TokenizationService:
         if len(token_ids) <= _MAX_INLINE_TOKENS:
             return decode()
         num_bytes = 4 * len(token_ids)
-        return (await self._lane_for(num_bytes).submit(MakeTexts(), decode, num_bytes=num_bytes)).value
+        return (await self._texts.lane_for(num_bytes).submit(MakeTexts(), decode, num_bytes=num_bytes)).value
 
     def statistics(self) -> TokenizationStatistics:
         return TokenizationStatistics(
-            num_models=len(self._tokenizers),
-            num_flights=len(self._flights),
+            num_models=len(self._encoders),
+            num_flights=self._texts.num_flights,
             lanes=(self._short.statistics(), self._bulk.statistics()),
-            cache=self._cache.statistics(),
+            processes=self._processes.statistics(),
+            local_fallback=self._fallback.statistics(),
+            cache=self._texts.records.statistics(),
         )
 
     async def aclose(self) -> None:
         """End the threads; everybody who waits gets OverloadedError. Idempotent. Encoding after it is refused alike."""
-        self._short.close()
-        self._bulk.close()
-        await self._short.aclose(timeout_s=self._settings.close_timeout_s)
-        await self._bulk.aclose(timeout_s=self._settings.close_timeout_s)
+        self._is_closing.set()
+        lanes = (self._short, self._bulk, self._upkeep, self._processes)
+        for lane in lanes:
+            lane.close()
+        for lane in lanes:
+            await lane.aclose(timeout_s=self._settings.close_timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -233,8 +300,26 @@ class TokenizationService:
         await self.aclose()
 
     def __repr__(self) -> str:
-        models = ", ".join(sorted(self._tokenizers)) or "no models"
+        models = ", ".join(sorted(self._encoders)) or "no models"
         return f"TokenizationService({models}; short={self._short!r}, bulk={self._bulk!r})"
+
+
+def _refuse_hopeless(text: str, tokenizer: Tokenizer, *, max_tokens: int) -> None:
+    num_tokens = min_num_tokens(text, max_token_bytes=tokenizer.max_token_bytes)
+    if num_tokens > max_tokens:
+        raise ContextLengthError(
+            f"the prompt of {len(text)} characters has at least {num_tokens} tokens, more than the {max_tokens} that "
+            "fit; shorten it",
+            param="prompt",
+        )
+
+
+def _process_settings(settings: TokenizationSettings) -> ProcessLaneSettings:
+    return ProcessLaneSettings(
+        num_processes=settings.num_processes,
+        max_text=settings.process_max_text,
+        permits_per_process=settings.process_permits,
+    )
 
 
 def _default_num_threads() -> int:

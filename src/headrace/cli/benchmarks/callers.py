@@ -12,7 +12,7 @@ from headrace.cli.benchmarks.baselines import VllmMicroBatching
 from headrace.cli.benchmarks.corpus import mixed_text, text_of_tokens
 from headrace.cli.benchmarks.encoding import Encoders
 from headrace.cli.benchmarks.rounds import Group
-from headrace.tokenization.microbatch import AsyncMicrobatchTokenizer
+from headrace.tokenization.microbatch.tokenizer import AsyncMicrobatchTokenizer
 
 _NUM_CALLERS = 256
 _NUM_STREAMS = 256
@@ -31,7 +31,7 @@ def small_prompts(encoders: Encoders, *, num_tokens: int, num_each: int, num_cal
     """Every caller encodes its prompts one after another. All ways call the same tokenizer of ours."""
 
     def encode_one(text: str) -> Any:
-        return encoders.tokenizer.encode_batch([text], add_special_tokens=True)[0]
+        return encoders.fastest.encode_batch([text], add_special_tokens=True)[0]
 
     async def in_executor(prompts: list[list[str]]) -> Any:
         loop = asyncio.get_running_loop()
@@ -39,13 +39,13 @@ def small_prompts(encoders: Encoders, *, num_tokens: int, num_each: int, num_cal
 
     async def vllm_way(prompts: list[list[str]]) -> Any:
         def encode_batch(texts: Any) -> list[Any]:
-            return list(encoders.tokenizer.encode_batch(texts, add_special_tokens=True))
+            return list(encoders.fastest.encode_batch(texts, add_special_tokens=True))
 
         async with VllmMicroBatching(encode_batch) as batching:
             return await _by_callers(prompts, batching.encode)
 
     async def ours(prompts: list[list[str]]) -> Any:
-        async with AsyncMicrobatchTokenizer(encoders.tokenizer) as batching:
+        async with AsyncMicrobatchTokenizer(encoders.fastest) as batching:
 
             async def encode(text: str) -> Any:
                 return (await batching(text)).input_ids

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 
 CHARS_PER_TOKEN = 3.5
 """Of mixed text, about; it decides how long a text of so many tokens is made."""
@@ -31,13 +32,22 @@ _COMMON = (
 )
 _CJK = (0x4E00, 0x9FA5)
 _CJK_STOPS = "\uff0c\u3002"
+_SURROGATES = range(0xD800, 0xE000)
 _SHARES = ((0.5, "prose"), (0.25, "code"), (0.15, "json"), (0.1, "chinese"))
+
+HOSTILE = {
+    "one letter": "a",
+    "spaces": " ",
+    "random letters": "abcdefghijklmnopqrstuvwxyz",
+    "random code points": "".join(chr(point) for point in range(0x20, 0x11000) if point not in _SURROGATES),
+}
+"""Texts without words, by name: their alphabets."""
 
 
 def mixed_text(seed: object, num_chars: int) -> str:
     """`num_chars` characters that no other seed gives. Paragraphs of 300 to 900 characters, each of one kind."""
     rng = random.Random(str(seed))  # noqa: S311 - reproducible text, not a secret
-    words = _vocabulary(rng)
+    words = _vocabulary()
     kinds = [kind for _, kind in _SHARES]
     weights = [share for share, _ in _SHARES]
     parts: list[str] = []
@@ -49,27 +59,30 @@ def mixed_text(seed: object, num_chars: int) -> str:
     return "\n\n".join(parts)[:num_chars]
 
 
+def shuffled(text: str, seed: object) -> str:
+    """The paragraphs of a mixed text in another order: as good as new to whatever keeps texts or parts of them."""
+    paragraphs = text.split("\n\n")
+    random.Random(str(seed)).shuffle(paragraphs)  # noqa: S311 - reproducible text, not a secret
+    return "\n\n".join(paragraphs)
+
+
 def text_of_tokens(seed: object, num_tokens: int) -> str:
     """Mixed text of about `num_tokens` tokens."""
     return mixed_text(seed, int(num_tokens * CHARS_PER_TOKEN))
 
 
-def hostile_texts(seed: object, num_chars: int, *, special_token: str | None) -> dict[str, str]:
-    """What encoders are slow at, or what would hold a loop: `num_chars` characters each, by name."""
+def hostile_text(seed: object, num_chars: int, *, unit: str) -> str:
+    """About `num_chars` characters that encoders are slow at: characters of `HOSTILE[unit]` at random, or `unit`."""
+    alphabet = HOSTILE.get(unit)
+    if alphabet is None:
+        return unit * (num_chars // len(unit))
     rng = random.Random(str(seed))  # noqa: S311 - reproducible text, not a secret
-    points = [point for point in range(0x20, 0x11000) if not 0xD800 <= point < 0xE000]
-    texts = {
-        "one letter": "a" * num_chars,
-        "spaces": " " * num_chars,
-        "random letters": "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=num_chars)),
-        "random code points": "".join(map(chr, rng.choices(points, k=num_chars))),
-    }
-    if special_token:
-        texts["one special token"] = special_token * (num_chars // len(special_token))
-    return texts
+    return "".join(rng.choices(alphabet, k=num_chars))
 
 
-def _vocabulary(rng: random.Random) -> list[str]:
+@cache
+def _vocabulary() -> list[str]:
+    rng = random.Random("vocabulary")  # noqa: S311 - reproducible text, not a secret
     made = ["".join(_syllables(rng)) for _ in range(3000)]
     return [*_COMMON * 80, *made]
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.benchmarks import baselines
-from headrace.cli.benchmarks.corpus import hostile_texts, mixed_text, text_of_tokens
+from headrace.cli.benchmarks.corpus import HOSTILE, hostile_text, mixed_text, text_of_tokens
 from headrace.cli.benchmarks.rounds import Group
+from headrace.errors import TokenizationError
+from headrace.tokenization.huggingface import HuggingFaceTokenizer
 from headrace.tokenization.service import TokenizationService
 from headrace.tokenization.tokenizer import Tokenizer
 
@@ -23,11 +25,13 @@ _HIT_CHARS = 32 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Encoders:
-    """What is compared: two bare libraries, our tokenizer, and the service that has it as `MODEL`."""
+    """What is compared: two bare libraries, our tokenizers, and the service that has the first as `MODEL`."""
 
     library: Any
     accelerated: Callable[[str], Any] | None
     tokenizer: Tokenizer
+    fastest: Tokenizer
+    """The accelerated form of `tokenizer`, or itself: what callers share, so that ways differ and encoders do not."""
     service: TokenizationService
 
     @classmethod
@@ -36,6 +40,7 @@ class Encoders:
             library=baselines.reference_library(path),
             accelerated=baselines.fastokens_encode(path),
             tokenizer=tokenizer,
+            fastest=_fastest(tokenizer),
             service=service,
         )
 
@@ -59,6 +64,13 @@ class Encoders:
         return ways | {"headrace service": self.service_encode}
 
 
+def _fastest(tokenizer: Tokenizer) -> Tokenizer:
+    try:
+        return tokenizer.accelerated() if isinstance(tokenizer, HuggingFaceTokenizer) else tokenizer
+    except TokenizationError:
+        return tokenizer
+
+
 def encoding_groups(encoders: Encoders, *, is_quick: bool) -> Iterator[Group]:
     ways = encoders.ways()
     sizes = (1000, 8000) if is_quick else (4000, 128_000)
@@ -74,9 +86,8 @@ def encoding_groups(encoders: Encoders, *, is_quick: bool) -> Iterator[Group]:
     yield short_prompts(encoders)
     yield chat_group(encoders, num_turns=5 if is_quick else _NUM_TURNS)
     yield document_group(encoders, num_chars=_DOCUMENT_CHARS // (16 if is_quick else 1))
-    special = next(iter(encoders.tokenizer.token_strings(sorted(encoders.tokenizer.special_token_ids)[:1])), None)
-    for name in hostile_texts(0, 1, special_token=special):
-        yield hostile_group(encoders, name, special=special, num_chars=50_000 if is_quick else 1_000_000)
+    for unit in hostile_units(encoders):
+        yield hostile_group(encoders, unit, num_chars=50_000 if is_quick else 1_000_000)
 
 
 def fresh_text(encoders: Encoders, *, num_tokens: int) -> Group:
@@ -161,11 +172,17 @@ def document_group(encoders: Encoders, *, num_chars: int) -> Group:
     )
 
 
-def hostile_group(encoders: Encoders, name: str, *, special: str | None, num_chars: int) -> Group:
+def hostile_group(encoders: Encoders, unit: str, *, num_chars: int) -> Group:
     return Group(
-        title=f"{num_chars / 1e6:g} MB: {name}",
+        title=f"{num_chars / 1e6:g} MB of {unit}",
         unit="ms",
         # The number makes each round's text another, so that the service has not seen it.
-        make_input=lambda number: f"{number} " + hostile_texts(number, num_chars, special_token=special)[name],
+        make_input=lambda number: f"{number} " + hostile_text(number, num_chars, unit=unit),
         ways=encoders.ways(),
     )
+
+
+def hostile_units(encoders: Encoders) -> list[str]:
+    """What hostile texts are made of: every alphabet, and one special token of this tokenizer."""
+    special = encoders.tokenizer.token_strings(sorted(encoders.tokenizer.special_token_ids)[:1])
+    return [*HOSTILE, *special]

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,14 +15,17 @@ import msgspec
 
 from headrace.aio.tasks import TaskOwner
 from headrace.cli.benchmarks.baselines import VllmMicroBatching
-from headrace.cli.benchmarks.corpus import hostile_texts, mixed_text, text_of_tokens
-from headrace.cli.benchmarks.encoding import MODEL, Encoders
+from headrace.cli.benchmarks.corpus import hostile_text, mixed_text, shuffled, text_of_tokens
+from headrace.cli.benchmarks.encoding import MODEL, Encoders, hostile_units
 from headrace.cli.benchmarks.rounds import DifferentResultError, plain
 
 _TICK_S = 0.001
 _NUM_SHORT_CALLERS = 8
+_MIN_PROMPTS = 50
 _SHORT_CHARS = 500
-_IDLE_S = 2.0
+_MIN_S = 2.0
+"""A fast way sends more prompts than a slow one, so that the lags of both are those of many ticks."""
+_MAX_PROMPTS_EACH = 8
 
 Encode = Callable[[str], Awaitable[Any]]
 
@@ -35,8 +38,7 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
     p99_9_ms: float
     max_ms: float
     worst_ms: float
-    seconds: float
-    """Until the last prompt was encoded."""
+    prompts_per_s: float
 
 
 class WaitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,16 +53,25 @@ class WaitRow(msgspec.Struct, frozen=True, kw_only=True):
 async def measure_lag(
     encoders: Encoders, *, num_clients: int, num_tokens: int, num_rounds: int, on_round: Callable[[], None]
 ) -> list[LagRow]:
-    """The lag while every client sends one prompt of `num_tokens`, all distinct. Raises DifferentResultError."""
+    """The lag while every client sends prompts of `num_tokens` one after another, all distinct: one, and more while two
+    seconds have not passed. Raises DifferentResultError.
+    """
     await _check_equal(encoders)
     rounds: dict[str, list[tuple[list[float], float]]] = {}
     for number in range(num_rounds):
         for scenario, encode in scenarios(encoders).items():
-            texts = [text_of_tokens(("loop", number, scenario, client), num_tokens) for client in range(num_clients)]
+            seed = ("loop", number, scenario)
+            prompts = [_prompts((*seed, client), num_tokens) for client in range(num_clients if encode else 0)]
             gc.collect()
-            rounds.setdefault(scenario, []).append(await _lag_while(encode, texts))
+            rounds.setdefault(scenario, []).append(await _lag_while(encode, prompts))
             on_round()
     return [_lag_row(scenario, of_scenario) for scenario, of_scenario in rounds.items()]
+
+
+def _prompts(seed: object, num_tokens: int) -> list[str]:
+    """All that one client may come to send."""
+    text = text_of_tokens(seed, num_tokens)
+    return [text, *(shuffled(text, (seed, number)) for number in range(1, _MAX_PROMPTS_EACH))]
 
 
 def scenarios(encoders: Encoders) -> dict[str, Encode | None]:
@@ -115,8 +126,8 @@ async def _check_equal(encoders: Encoders) -> None:
             raise DifferentResultError(f"{name!r} gives other ids than the bare tokenizer")
 
 
-async def _lag_while(encode: Encode | None, texts: Sequence[str]) -> tuple[list[float], float]:
-    """Lags in seconds, and how long it took."""
+async def _lag_while(encode: Encode | None, prompts: Sequence[Sequence[str]]) -> tuple[list[float], float]:
+    """Lags in seconds, and prompts per second."""
     lags: list[float] = []
     async with TaskOwner("loop benchmark") as owner:
         owner.spawn(_note_lags(lags), name="lag")
@@ -124,18 +135,23 @@ async def _lag_while(encode: Encode | None, texts: Sequence[str]) -> tuple[list[
         lags.clear()
         begun_s = time.perf_counter()
         if encode is None:
-            await asyncio.sleep(_IDLE_S)
+            await asyncio.sleep(_MIN_S)
+            num_prompts = 0
         else:
-            tasks = [owner.spawn(_consume(encode, text), name="client") for text in texts]
-            for task in tasks:
-                await task
+            tasks = [owner.spawn(_send(encode, own, until_s=begun_s + _MIN_S), name="client") for own in prompts]
+            num_prompts = sum([await task for task in tasks])
         elapsed_s = time.perf_counter() - begun_s
         await asyncio.sleep(0.05)  # a loop that was held notes its lag when it is let go
-    return lags, elapsed_s
+    return lags, num_prompts / elapsed_s
 
 
-async def _consume(encode: Encode, text: str) -> None:
-    await encode(text)
+async def _send(encode: Encode, prompts: Sequence[str], *, until_s: float) -> int:
+    """How many prompts were sent and encoded: one at least."""
+    for number, prompt in enumerate(prompts):
+        if number and time.perf_counter() > until_s:
+            return number
+        await encode(prompt)
+    return len(prompts)
 
 
 async def _note_lags(lags: list[float]) -> None:
@@ -153,7 +169,7 @@ def _lag_row(scenario: str, rounds: Sequence[tuple[list[float], float]]) -> LagR
         p99_9_ms=statistics.median(percentile(lags, 0.999) * 1e3 for lags, _ in rounds),
         max_ms=statistics.median(maxima),
         worst_ms=max(maxima),
-        seconds=statistics.median(elapsed_s for _, elapsed_s in rounds),
+        prompts_per_s=statistics.median(rate for _, rate in rounds),
     )
 
 
@@ -167,13 +183,11 @@ async def measure_short_prompts(
     encoders: Encoders, *, num_hostile_chars: int, num_rounds: int, on_round: Callable[[], None]
 ) -> list[WaitRow]:
     """What eight callers with short prompts wait in the service, alone and while one hostile text is encoded."""
-    special = next(iter(encoders.tokenizer.token_strings(sorted(encoders.tokenizer.special_token_ids)[:1])), None)
-    names: list[str | None] = [None, *hostile_texts(0, 1, special_token=special)]
+    names: list[str | None] = [None, *hostile_units(encoders)]
     waits: dict[str | None, list[list[float]]] = {name: [] for name in names}
     for number in range(num_rounds):
-        hostile: Mapping[str, str] = hostile_texts(number, num_hostile_chars, special_token=special)
         for name in names:
-            beside = None if name is None else f"{number} {hostile[name]}"
+            beside = None if name is None else f"{number} " + hostile_text(number, num_hostile_chars, unit=name)
             waits[name].append(await _waits_beside(encoders, beside, seed=(number, name)))
             on_round()
     return [_wait_row("alone" if name is None else f"beside: {name}", of_name) for name, of_name in waits.items()]
@@ -183,19 +197,23 @@ async def _waits_beside(encoders: Encoders, beside: str | None, *, seed: object)
     """Each caller sends prompt after prompt until the hostile text is done, and at least 50."""
     waits: list[float] = []
     is_done = asyncio.Event()
+    prompts = [
+        [mixed_text((seed, caller, prompt), _SHORT_CHARS) for prompt in range(_MIN_PROMPTS)]
+        for caller in range(_NUM_SHORT_CALLERS)
+    ]
 
-    async def send(caller: int) -> None:
-        prompt = 0
-        while prompt < 50 or not is_done.is_set():
-            text = mixed_text((seed, caller, prompt % 50), _SHORT_CHARS) + str(prompt)
+    async def send(own: Sequence[str]) -> None:
+        number = 0
+        while number < _MIN_PROMPTS or not is_done.is_set():
+            text = f"{own[number % _MIN_PROMPTS]} {number}"  # no cache knows it
             begun_s = time.perf_counter()
             await encoders.service.encode(text, model=MODEL)
             waits.append(time.perf_counter() - begun_s)
-            prompt += 1
+            number += 1
             await asyncio.sleep(0)
 
     async with TaskOwner("short prompts") as owner:
-        callers = [owner.spawn(send(caller), name="short") for caller in range(_NUM_SHORT_CALLERS)]
+        callers = [owner.spawn(send(own), name="short") for own in prompts]
         if beside is not None:
             await encoders.service.encode(beside, model=MODEL)
         is_done.set()

@@ -1,0 +1,129 @@
+"""vLLM's `AsyncMicrobatchTokenizer`: awaitable calls of a tokenizer, many in one trip to a worker thread.
+
+A thread takes all that queued while its last call ran, so nobody waits for a batch to fill. Within a trip every prompt
+is a call of its own: it gets exactly what the tokenizer gives for it alone, and fails alone. Only our own tokenizers,
+whose results are known not to depend on each other, take a trip's prompts in one call.
+"""
+
+import threading
+import weakref
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.tokenization.lanes import Lane, LaneStatistics
+from headrace.tokenization.microbatch.callables import CallableTokenizer, EncodedPrompt, for_one_thread
+from headrace.tokenization.microbatch.desk import Desk
+from headrace.tokenization.tokenizer import Tokenizer
+
+__all__ = ["AsyncMicrobatchTokenizer", "EncodedPrompt", "MicrobatchStatistics"]
+
+_LONG_BYTES = 64 * 1024
+"""Longer prompts have a thread, and a copy of the tokenizer, of their own."""
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchStatistics:
+    """Each lane at one moment: the one for ordinary prompts, the one for long ones."""
+
+    short: LaneStatistics
+    long: LaneStatistics
+
+
+class AsyncMicrobatchTokenizer:
+    """Calls `tokenizer` in worker threads, whichever loop awaits: `await t(prompt, **kwargs)`, `await t.decode(ids)`.
+
+    The result, and an exception of the tokenizer's, is what the same call gives when it is made alone, whatever the
+    load. Requests share a trip only with requests whose every keyword is equal. A cancelled request that has not begun
+    is never made. Close it with `aclose`; dropped unclosed, it ends its threads when it is collected.
+    """
+
+    def __init__(
+        self,
+        tokenizer: CallableTokenizer | Tokenizer,
+        max_batch_size: int = 32,
+        batch_wait_timeout_s: float = 0.002,
+        *,
+        max_queued_prompts: int = 65_536,
+        max_queued_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        """`tokenizer`: a Hugging Face tokenizer or anything with its call and `decode`, or one of our `Tokenizer`s.
+
+        `batch_wait_timeout_s` is an upper bound of an idle wait that is always zero; it is checked and else unused.
+        Beyond `max_queued_prompts` or `max_queued_bytes` requests are refused with OverloadedError. Hugging Face's
+        fast tokenizers keep the truncation and padding of the last call in themselves: they are copied, once for each
+        thread and off the loop, so that your own use of `tokenizer` and ours never meet. Any other object is used
+        itself, one call at a time. Raises ValueError for a bound out of range.
+        """
+        for name, value, least in (
+            ("max_batch_size", max_batch_size, 1),
+            ("batch_wait_timeout_s", batch_wait_timeout_s, 0),
+            ("max_queued_prompts", max_queued_prompts, 1),
+            ("max_queued_bytes", max_queued_bytes, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{name} is {value}; it must be {least} or more")
+        lock = threading.Lock()
+        self._short, self._long = (
+            Desk(
+                lambda: for_one_thread(tokenizer, lock),
+                name=name,
+                max_batch_size=max_batch_size,
+                max_queued_prompts=max_queued_prompts,
+                max_queued_bytes=max_queued_bytes,
+            )
+            for name in ("microbatch", "microbatch-long")
+        )
+        self._finalizer = weakref.finalize(self, _close, (self._short.lane, self._long.lane))
+
+    async def __call__(self, prompt: Any, **kwargs: Any) -> Any:
+        """What `tokenizer(prompt, **kwargs)` returns or raises. `prompt` may be whatever the tokenizer takes.
+
+        Raises OverloadedError when too much waits or this is closed.
+        """
+        num_bytes = _num_bytes(prompt)
+        return await self._desk_for(num_bytes).submit("__call__", prompt, kwargs, num_bytes=num_bytes)
+
+    async def decode(self, token_ids: Any, **kwargs: Any) -> Any:
+        """What `tokenizer.decode(token_ids, **kwargs)` returns or raises. Else as a call."""
+        num_bytes = _num_bytes(token_ids)
+        return await self._desk_for(num_bytes).submit("decode", token_ids, kwargs, num_bytes=num_bytes)
+
+    def _desk_for(self, num_bytes: int) -> Desk:
+        return self._long if num_bytes > _LONG_BYTES else self._short
+
+    def statistics(self) -> MicrobatchStatistics:
+        return MicrobatchStatistics(short=self._short.lane.statistics(), long=self._long.lane.statistics())
+
+    async def aclose(self) -> None:
+        """End the threads; everybody who waits gets OverloadedError, and so does every later call. Idempotent."""
+        self._finalizer()
+        for desk in (self._short, self._long):
+            await desk.lane.aclose(timeout_s=_CLOSE_TIMEOUT_S)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"AsyncMicrobatchTokenizer(short={self._short.lane!r}, long={self._long.lane!r})"
+
+
+def _num_bytes(argument: object) -> int:
+    """About how much a call has to do: characters of a text, four for each token, and the sum over a list."""
+    if isinstance(argument, str):
+        return len(argument)
+    if isinstance(argument, list | tuple):
+        return sum(_num_bytes(item) for item in argument)
+    return 4 * len(argument) if isinstance(argument, Sized) else 4
+
+
+def _close(lanes: Sequence[Lane]) -> None:
+    for lane in lanes:
+        lane.close()

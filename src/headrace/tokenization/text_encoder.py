@@ -1,0 +1,204 @@
+"""The way of one text to its ids: kept -> resumed -> in place when short -> flight -> lane, process or local fallback.
+
+Belongs to one event loop at a time. Knows nothing of chats, nor of how tokenizers are loaded and admitted.
+"""
+
+import asyncio
+import time
+from functools import partial
+
+from headrace.aio.single_flight import SingleFlight
+from headrace.tokenization.instruments import Instruments
+from headrace.tokenization.lanes import Finished, Lane
+from headrace.tokenization.local_fallback import Declined, LocalFallback
+from headrace.tokenization.loop_budget import LoopBudget
+from headrace.tokenization.model_encoder import ModelEncoder
+from headrace.tokenization.processes.lane import ProcessLane
+from headrace.tokenization.processes.poison import refusal
+from headrace.tokenization.prompt import Encoded, Saturated, text_num_bytes
+from headrace.tokenization.records import Namespace, Records, Resume
+from headrace.tokenization.settings import TokenizationSettings
+from headrace.tokenization.tokenizer import TokenIds
+from headrace.tokenization.verify import Verifier
+from headrace.tokenization.works import EncodedText, EncodeTexts, TextJob
+
+_MAX_SHARED_CHARS = 256 * 1024
+"""Equal texts up to this length are encoded once; comparing longer ones would hold the event loop."""
+
+_Flight = asyncio.Future[Finished[EncodedText]]
+
+
+class TextEncoder:
+    """Encodes texts by what is cheapest and exact. The lanes belong to the service, which closes them."""
+
+    def __init__(
+        self,
+        settings: TokenizationSettings,
+        *,
+        short: Lane,
+        bulk: Lane,
+        processes: ProcessLane,
+        fallback: LocalFallback,
+        verifier: Verifier,
+        instruments: Instruments,
+    ) -> None:
+        self._settings = settings
+        self._short = short
+        self._bulk = bulk
+        self._processes = processes
+        self._fallback = fallback
+        self._verifier = verifier
+        self._instruments = instruments
+        self._budget = LoopBudget(budget_s=settings.loop_budget_s)
+        self._flights: SingleFlight[tuple[Namespace, str], Finished[EncodedText]] = SingleFlight()
+        self.records = Records(
+            max_bytes=settings.cache_max_bytes,
+            max_entries=settings.cache_max_entries,
+            max_whole_text=settings.cache_max_text if settings.is_cache_on else 0,
+            max_resumed_text=settings.resume_max_text if settings.is_resuming else 0,
+        )
+
+    def follow_loop(self) -> None:
+        """The program goes on in another event loop, since the last one was closed."""
+        self._flights = SingleFlight()
+        self._budget.renew()
+
+    @property
+    def num_flights(self) -> int:
+        return len(self._flights)
+
+    def lane_for(self, num_bytes: int) -> Lane:
+        return self._bulk if num_bytes > self._settings.bulk_threshold else self._short
+
+    async def encode(
+        self, text: str, encoder: ModelEncoder, *, model: str, add_special_tokens: bool, can_bail: bool
+    ) -> Encoded | Saturated:
+        """The ids of `text`. Raises what lanes and tokenizers raise; a cancelled caller frees its place."""
+        if self._processes.is_poison(encoder.reference, text):
+            raise refusal(encoder.reference.fingerprint, text)
+        namespace = encoder.namespace(add_special_tokens=add_special_tokens)
+        token_ids = self.records.get(namespace, text) if encoder.is_keeping and self._settings.is_cache_on else None
+        if token_ids is not None:
+            self._instruments.looked_up(model=model, result="hit")
+            self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
+            return Encoded(token_ids, "cache", 0.0, 0.0)
+        resume = self.records.resume(namespace, text) if encoder.is_keeping and encoder.rules else None
+        ask = _Ask(text, encoder, model, namespace, encoder.work(add_special_tokens=add_special_tokens), resume)
+        if self._goes_in_place(ask):
+            return self._encode_in_place(ask)
+        return await self._encode_elsewhere(ask, can_bail=can_bail)
+
+    def _goes_in_place(self, ask: "_Ask") -> bool:
+        num_chars = ask.num_new_chars
+        is_short = ask.encoder.is_accelerated and num_chars <= self._settings.in_place_max_chars
+        return is_short and self._budget.allows(num_chars)
+
+    def _encode_in_place(self, ask: "_Ask") -> Encoded:
+        if self._budget.is_fresh:
+            asyncio.get_running_loop().call_soon(self._budget.renew)
+        begun_s = time.perf_counter()
+        encoded = ask.work.run([ask.job()])[0]
+        took_s = time.perf_counter() - begun_s
+        self._budget.spend(ask.num_new_chars, took_s=took_s)
+        self._instruments.looked_up(model=ask.model, result="miss")
+        self._instruments.encoded_in_place(model=ask.model, encode_s=took_s)
+        self._keep(ask, encoded)
+        return Encoded(encoded.token_ids, "in_place", 0.0, took_s, ask.start)
+
+    async def _encode_elsewhere(self, ask: "_Ask", *, can_bail: bool) -> Encoded | Saturated:
+        num_bytes = text_num_bytes(ask.text if not ask.start else ask.text[ask.start :])
+        lane = self.lane_for(num_bytes)
+        key = (ask.namespace, ask.text)
+        is_shared = len(ask.text) <= _MAX_SHARED_CHARS
+        is_in_flight = is_shared and self._flights.is_in_flight(key)
+        self._instruments.looked_up(model=ask.model, result="flight" if is_in_flight else "miss")
+        source = "flight" if is_in_flight else lane.name
+        if not is_in_flight and self._is_saturated(lane, num_bytes):
+            helped = await self._encode_when_saturated(ask, num_bytes)
+            if helped is not None:
+                return helped
+            if can_bail:
+                queue = lane.statistics()
+                return Saturated(lane.name, queue.num_queued, queue.num_queued_bytes)
+        if is_shared:
+            finished = await self._flights.join(key, partial(self._start, lane, ask, num_bytes))
+        else:
+            finished = await self._start(lane, ask, num_bytes)
+        return Encoded(finished.value.token_ids, source, finished.queue_wait_s, finished.run_s, ask.start)
+
+    def _is_saturated(self, lane: Lane, num_bytes: int) -> bool:
+        is_full = len(lane) >= self._settings.max_queued_jobs
+        return is_full or (lane.num_queued_bytes + num_bytes > self._settings.saturation_bytes and len(lane) > 0)
+
+    async def _encode_when_saturated(self, ask: "_Ask", num_bytes: int) -> Encoded | None:
+        """By other cores, or here if it is short; None when neither takes it."""
+        work = ask.work
+        if self._processes.takes(work.tokenizer, num_bytes=num_bytes) and self._processes.has_free_process():
+            future = self._processes.submit(work, ask.text, num_bytes=num_bytes)
+            return self._helped(ask, await future, source=self._processes.name)
+        adds = work.add_special_tokens
+        done = self._fallback.encode(work.tokenizer, ask.text, num_bytes=num_bytes, add_special_tokens=adds)
+        return None if isinstance(done, Declined) else self._helped(ask, done, source="local")
+
+    def _helped(self, ask: "_Ask", finished: Finished[TokenIds], *, source: str) -> Encoded:
+        self._instruments.encoded(
+            model=ask.model, lane=source, queue_wait_s=finished.queue_wait_s, encode_s=finished.run_s
+        )
+        self._keep(ask, EncodedText(finished.value))
+        return Encoded(finished.value, source, finished.queue_wait_s, finished.run_s)
+
+    def _start(self, lane: Lane, ask: "_Ask", num_bytes: int) -> _Flight:
+        future = lane.submit(ask.work, ask.job(), num_bytes=num_bytes)
+        future.add_done_callback(partial(self._finish, lane, ask))
+        return future
+
+    def _finish(self, lane: Lane, ask: "_Ask", future: _Flight) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        finished = future.result()
+        self._instruments.encoded(
+            model=ask.model, lane=lane.name, queue_wait_s=finished.queue_wait_s, encode_s=finished.run_s
+        )
+        self._keep(ask, finished.value)
+
+    def _keep(self, ask: "_Ask", encoded: EncodedText) -> None:
+        encoder = ask.encoder
+        adds = ask.work.add_special_tokens
+        if encoder.namespace(add_special_tokens=adds) != ask.namespace:
+            return  # a shortcut was found wrong meanwhile
+        if encoder.is_keeping:
+            self.records.put(ask.namespace, ask.text, encoded, resumed=ask.resume)
+        if encoder.is_accelerated or ask.start:
+            self._verifier.consider(ask.model, encoder, ask.text, encoded.token_ids, add_special_tokens=adds)
+
+
+class _Ask:
+    """A text that is asked for, and what is known of it."""
+
+    __slots__ = ("encoder", "model", "namespace", "resume", "start", "text", "work")
+
+    def __init__(
+        self,
+        text: str,
+        encoder: ModelEncoder,
+        model: str,
+        namespace: Namespace,
+        work: EncodeTexts,
+        resume: Resume | None,
+    ) -> None:
+        self.text = text
+        self.encoder = encoder
+        self.model = model
+        self.namespace = namespace
+        self.work = work
+        self.resume = resume
+        self.start = 0 if resume is None else resume.start
+
+    @property
+    def num_new_chars(self) -> int:
+        return len(self.text) - self.start
+
+    def job(self) -> TextJob:
+        if self.resume is None:
+            return TextJob(self.text)
+        return TextJob(self.text, self.resume.start, self.resume.token_ids, self.resume.cuts)
