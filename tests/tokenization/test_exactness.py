@@ -1,13 +1,16 @@
 """Whatever the path and the settings, the ids are the reference's."""
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from headrace.tokenization import TokenizationService, TokenizationSettings, Tokenizer, load_tokenizer
+from headrace.tokenization import TokenIds, TokenizationService, TokenizationSettings, Tokenizer, load_tokenizer
 from headrace.tokenization.fuzz import fuzz_texts
 
 _NAMES = ["gpt2", "qwen2.5", "llama2"]
@@ -88,21 +91,58 @@ async def test_every_layer_can_be_switched_off_and_the_ids_stay(
         await _assert_same_ids(service, tokenizer, texts)
 
 
+_PROCESSES: dict[str, Any] = {
+    "num_processes": 1,
+    "in_place_max_chars": 0,
+    "saturation_bytes": 1,
+    "local_fallback_budget_s": 0.0,
+    "cache_max_bytes": 0,
+}
+_NUM_BATCHES = 1000
+_BATCH = 94  # and eight texts that a fuzzed batch begins with
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("which", ["everything on", "reference encoder", "never in place", "tiny cache"])
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("file", [*(f"{name}_tokenizer.json" for name in _NAMES), "o200k_base.tiktoken"])
-async def test_a_hundred_thousand_texts_for_each_tokenizer(
-    file: str, which: str, data_file: Callable[[str], Path]
+async def test_a_hundred_thousand_texts_take_every_path_of_each_tokenizer(
+    file: str, data_file: Callable[[str], Path]
 ) -> None:
-    """Each of the four settings takes its own quarter, with and without special tokens."""
-    tokenizer = load_tokenizer(data_file(file))
-    rng = random.Random(f"{file} {which}")
-    async with TokenizationService(TokenizationSettings(**_SETTINGS[which], verify_share=0)) as service:
-        service.register("m", tokenizer)
-        await service.wait_admitted("m")
-        for batch in range(250):
-            texts = list(fuzz_texts(94, seed=rng.randrange(1 << 40), special_tokens=_added_tokens(tokenizer)))
-            if batch % 5 == 0:
-                texts += _growing_texts(rng, _added_tokens(tokenizer))
-            await _assert_same_ids(service, tokenizer, texts)
+    """Every setting gets all of the texts, a batch at a time, and so do the tokenizer processes."""
+    path = data_file(file)
+    tokenizer = load_tokenizer(path)
+    rng = random.Random(file)
+    num_texts, sources = 0, set()
+    async with contextlib.AsyncExitStack() as stack:
+        services = [
+            await stack.enter_async_context(TokenizationService(TokenizationSettings(**settings, verify_share=0)))
+            for settings in (*_SETTINGS.values(), _PROCESSES)
+        ]
+        for service in services:
+            await service.load("m", path)
+            await service.wait_admitted("m")
+        for batch in range(_NUM_BATCHES):
+            texts = list(fuzz_texts(_BATCH, seed=rng.randrange(1 << 40), special_tokens=_added_tokens(tokenizer)))
+            num_texts += len(texts)
+            for adds in (True, False):
+                expected = tokenizer.encode_batch(texts, add_special_tokens=adds)
+                for service in services:
+                    sources |= await _assert_ids(service, texts, expected, adds=adds)
+            if batch % 50 == 0:
+                growing = _growing_texts(rng, _added_tokens(tokenizer))
+                for service in services:
+                    sources |= await _assert_same_ids(service, tokenizer, growing)
+    assert num_texts >= 100_000
+    assert {"cache", "in_place", "short", "bulk", "resumed"} <= sources
+    assert "process" in sources or path.suffix == ".tiktoken"
+
+
+async def _assert_ids(
+    service: TokenizationService, texts: list[str], expected: list[TokenIds], *, adds: bool
+) -> set[str]:
+    """Ask for all at once, which fills the queues of those lanes that are used."""
+    asked = [service.encode("".join(text), model="m", add_special_tokens=adds) for text in texts]
+    results = await asyncio.gather(*asked)
+    for text, encoded, ids in zip(texts, results, expected, strict=True):
+        assert np.array_equal(encoded.token_ids, ids), (text, encoded.source, encoded.num_resumed_chars)
+    return {"resumed" if encoded.num_resumed_chars else encoded.source for encoded in results}
