@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from headrace.cli.flags import field_docs
-from headrace.cli.settings import Resolved, SettingsFile, read_file, resolve
+from headrace.cli.settings import Resolved, SettingsFile, read_file, refuse_unknown_sections, resolve
 from headrace.errors import SettingsError
 from headrace.units import NumBytes, Seconds
 
@@ -125,6 +125,19 @@ def test_an_unknown_name_is_refused_wherever_it_stands(
 ) -> None:
     with pytest.raises(SettingsError, match="'wrokers' is not a known setting"):
         resolve_example(file=file, environment=environment)
+
+
+def test_an_environment_name_of_no_component_is_refused() -> None:
+    with pytest.raises(SettingsError, match="HEADRACE_GATWAY_PORT belongs to no component"):
+        refuse_unknown_sections({}, {"HEADRACE_GATWAY_PORT": "1"}, ("gateway", "server"))
+
+
+def test_a_prefix_keeps_the_flags_of_two_components_apart() -> None:
+    resolved = resolve(
+        Example, section="x", flags={"x_workers": "5", "workers": "9"}, file={}, environment={}, flag_prefix="x_"
+    )
+
+    assert (resolved.settings.workers, resolved.origins["workers"]) == (5, "--x-workers")
 
 
 def test_another_components_environment_is_left_alone() -> None:

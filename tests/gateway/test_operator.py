@@ -71,6 +71,18 @@ async def test_a_chat_that_is_too_long_is_refused_with_its_exact_count(tmp_path:
     assert "11 tokens (5 in the messages, 6 in the completion)" in str(answer.error["message"])
 
 
+async def test_a_hopelessly_long_chat_is_refused_without_being_counted() -> None:
+    root = str(Path(__file__).parents[2] / "models" / "demo")
+    body = chat_body(messages=[{"role": "user", "content": "how " * 10_000}])
+    async with FakeUpstream(root=root, max_model_len=10) as upstream, running_gateway(upstream) as gateway:
+        answer = await exchange(gateway, chat_request(body))
+        short, bulk = gateway.tokenization.statistics().lanes
+
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "context_length_exceeded", "messages")
+    assert "at least" in str(answer.error["message"])
+    assert short.num_finished + bulk.num_finished <= 1  # a long template is rendered in a thread
+
+
 class StuckTokenizer(ByteTokenizer):
     """Encodes when told to; `entered` says that a thread waits in it."""
 

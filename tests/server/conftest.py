@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
+from prometheus_client import CollectorRegistry
 
 import openai
 from headrace.aio.tasks import TaskOwner
@@ -38,7 +39,7 @@ Serve = Callable[..., AbstractAsyncContextManager[RunningServer]]
 @contextlib.asynccontextmanager
 async def _serving(engine: Engine, settings: ServerSettings | None = None) -> AsyncIterator[RunningServer]:
     settings = settings or ServerSettings(port=0)
-    serving = await open_serving(engine, settings)
+    serving = await open_serving(engine, settings, registry=CollectorRegistry())
     server = HttpServer(build_app(serving), settings)
     async with TaskOwner("test server") as owner:
         with bound_listener("127.0.0.1", 0) as listener:

@@ -17,22 +17,25 @@ if TYPE_CHECKING:
 
 
 def add_flags(
-    parser: argparse.ArgumentParser, settings_type: "type[DataclassInstance]", *, skip: Sequence[str] = ()
+    parser: argparse._ActionsContainer,
+    settings_type: "type[DataclassInstance]",
+    *,
+    prefix: str = "",
+    skip: Sequence[str] = (),
 ) -> None:
     """Give `parser` a flag for each field of `settings_type` but those in `skip`. A flag that is not given is None."""
     docs = field_docs(settings_type)
     for field, field_type in typed_fields(settings_type):
         if field.name in skip:
             continue
+        flag = flag_of(prefix + field.name)
         text = f"{docs.get(field.name, '')}{_default_text(field)}".replace("%", "%%")
         if is_bool(field_type):
-            parser.add_argument(flag_of(field.name), action=argparse.BooleanOptionalAction, default=None, help=text)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         elif is_tuple(field_type):
-            parser.add_argument(
-                flag_of(field.name), action="append", default=None, metavar=placeholder(field_type), help=text
-            )
+            parser.add_argument(flag, action="append", default=None, metavar=placeholder(field_type), help=text)
         else:
-            parser.add_argument(flag_of(field.name), default=None, metavar=placeholder(field_type), help=text)
+            parser.add_argument(flag, default=None, metavar=placeholder(field_type), help=text)
 
 
 def flag_of(name: str) -> str:

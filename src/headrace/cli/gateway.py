@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from headrace.cli.launch import Sources, parser_of, run_in_event_loop
 from headrace.gateway.settings import GatewaySettings
+from headrace.tokenization.settings import TokenizationSettings
 
-COMPONENTS = {"gateway": GatewaySettings}
+COMPONENTS = {"gateway": GatewaySettings, "tokenization": TokenizationSettings}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -14,8 +15,12 @@ def run(argv: Sequence[str]) -> int:
     from headrace.gateway.run import run_gateway  # after parsing: `--help` needs none of it
 
     arguments = parser().parse_args(argv)
-    settings = Sources(arguments).resolve(GatewaySettings, section="gateway").settings
-    return run_in_event_loop(run_gateway(settings), arguments)
+    sources = Sources(arguments)
+    gateway = run_gateway(
+        sources.resolve(GatewaySettings, section="gateway").settings,
+        tokenization=sources.resolve(TokenizationSettings, section="tokenization").settings,
+    )
+    return run_in_event_loop(gateway, arguments)
 
 
 def parser() -> argparse.ArgumentParser:

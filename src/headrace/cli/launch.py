@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-SECTIONS = ("engine", "server", "gateway")
-"""Every section that a settings file may have, one per component."""
+FLAG_PREFIXES = {"engine": "", "front_end": "", "server": "", "gateway": "", "tokenization": "tokenization_"}
+"""Every section that a settings file may have, one per component, and what stands before the names of its flags."""
 
 
 class Sources:
@@ -27,12 +27,17 @@ class Sources:
         self._flags = vars(arguments)
         self._file: SettingsFile = read_file(arguments.config)
         self._environment = os.environ if environment is None else environment
-        refuse_unknown_sections(self._file, SECTIONS)
+        refuse_unknown_sections(self._file, self._environment, tuple(FLAG_PREFIXES))
 
     def resolve(self, settings_type: type[T], *, section: str) -> Resolved[T]:
         """The settings of one component; raises SettingsError."""
         return resolve(
-            settings_type, section=section, flags=self._flags, file=self._file, environment=self._environment
+            settings_type,
+            section=section,
+            flags=self._flags,
+            file=self._file,
+            environment=self._environment,
+            flag_prefix=FLAG_PREFIXES[section],
         )
 
 
@@ -44,8 +49,9 @@ def parser_of(
     parser.add_argument("--config", metavar="FILE", help="a YAML file with a section of settings per component")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", default="text", choices=("text", "json"))
-    for settings_type in components.values():
-        add_flags(parser, settings_type, skip=skip)
+    for section, settings_type in components.items():
+        group = parser.add_argument_group(section.replace("_", " "))
+        add_flags(group, settings_type, prefix=FLAG_PREFIXES[section], skip=skip)
     return parser
 
 

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 
 from headrace.cli.launch import Sources, parser_of, run_in_event_loop
 from headrace.engine.config import AsyncEngineArgs
+from headrace.engine.settings import FrontEndSettings
 from headrace.server.settings import ServerSettings
+from headrace.tokenization.settings import TokenizationSettings
 
-COMPONENTS = {"engine": AsyncEngineArgs, "server": ServerSettings}
+COMPONENTS = {
+    "engine": AsyncEngineArgs,
+    "front_end": FrontEndSettings,
+    "server": ServerSettings,
+    "tokenization": TokenizationSettings,
+}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -16,9 +23,13 @@ def run(argv: Sequence[str]) -> int:
 
     arguments = parser().parse_args(argv)
     sources = Sources(arguments)
-    engine_args = sources.resolve(AsyncEngineArgs, section="engine").settings
-    settings = sources.resolve(ServerSettings, section="server").settings
-    return run_in_event_loop(run_server(engine_args, settings), arguments)
+    server = run_server(
+        sources.resolve(AsyncEngineArgs, section="engine").settings,
+        sources.resolve(ServerSettings, section="server").settings,
+        front_end=sources.resolve(FrontEndSettings, section="front_end").settings,
+        tokenization=sources.resolve(TokenizationSettings, section="tokenization").settings,
+    )
+    return run_in_event_loop(server, arguments)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -54,8 +54,9 @@ def resolve(
     flags: Mapping[str, object],
     file: SettingsFile,
     environment: Mapping[str, str],
+    flag_prefix: str = "",
 ) -> Resolved[T]:
-    """Build `settings_type` from the sources.
+    """Build `settings_type` from the sources. `flag_prefix` stands before the names of its flags.
 
     Raises SettingsError with the name, the value and what was expected for an unknown name or an unreadable value.
     """
@@ -71,7 +72,7 @@ def resolve(
     for field, field_type in typed_fields(settings_type):
         name = field.name
         for origin, given in (
-            (flag_of(name), flags.get(name)),
+            (flag_of(flag_prefix + name), flags.get(flag_prefix + name)),
             (f"{section}.{name} in the settings file", in_file.get(name)),
             (prefix + name.upper(), in_environment.get(name)),
         ):
@@ -85,9 +86,14 @@ def resolve(
     return Resolved(section=section, settings=settings_type(**values), origins=origins)
 
 
-def refuse_unknown_sections(file: SettingsFile, sections: Sequence[str]) -> None:
-    """Raise SettingsError for a section of the settings file that no component reads."""
+def refuse_unknown_sections(file: SettingsFile, environment: Mapping[str, str], sections: Sequence[str]) -> None:
+    """Raise SettingsError for a section of the settings file, or an environment name, that no component reads."""
     _refuse_unknown(file, sections, where="section of the settings file")
+    prefixes = tuple(f"HEADRACE_{section.upper()}_" for section in sections)
+    for name in environment:
+        if name.startswith("HEADRACE_") and not name.startswith(prefixes):
+            known = ", ".join(f"{prefix}..." for prefix in prefixes)
+            raise SettingsError(f"the environment name {name} belongs to no component; known are {known}", param=name)
 
 
 def _refuse_unknown(given: Mapping[str, object], known: Sequence[str], *, where: str) -> None:

@@ -50,14 +50,14 @@ class Gateway:
     """A gateway in the running event loop. `async with Gateway(settings) as gateway:` listens; leaving it cuts what is
     still under way, so call `drain` before where that matters."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, *, tokenization: TokenizationSettings | None = None) -> None:
         self._settings = settings
         registry = CollectorRegistry()
         self._instruments = Instruments(registry)
         self._deadlines = Deadlines(interval_s=_sweep_interval_s(settings))
         self._owner = TaskOwner("gateway")
         self.fleet = Fleet(self._new_endpoint(address) for address in StaticSource(settings.endpoint).addresses())
-        self.tokenization = TokenizationService(TokenizationSettings(), registry=registry)
+        self.tokenization = TokenizationService(tokenization, registry=registry)
         self._tokenizers = ModelTokenizers(self.tokenization, paths=tokenizer_paths(settings.tokenizer))
         self._health = HealthMonitor(
             self.fleet,

@@ -16,7 +16,7 @@ from headrace.gateway.fleet import Fleet
 from headrace.gateway.http.answers import answer_error
 from headrace.gateway.http.message import Headers, Request, ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
-from headrace.gateway.identify import Call, Route, identify
+from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
 from headrace.gateway.prompt_tokens import PromptCount, PromptCounter
 from headrace.gateway.proxy import Answer, relay
@@ -76,7 +76,7 @@ class RequestHandler:
                 max_model_len=call.card.max_model_len,
                 num_prompt_tokens=None if call.fields.truncate_prompt_tokens is not None else prompt.longest,
                 num_tokens_asked=call.fields.num_tokens_asked,
-                param="messages" if call.route is Route.CHAT else "prompt",
+                param=call.prompt_param,
             )
             answer = await self._forward(call, prompt, client)
             self._ledger.settle(call, prompt, answer)

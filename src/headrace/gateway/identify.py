@@ -72,6 +72,11 @@ class Call:
     def model(self) -> str:
         return self.card.id
 
+    @property
+    def prompt_param(self) -> str:
+        """The field that holds the prompt, as errors name it."""
+        return "messages" if self.route is Route.CHAT else "prompt"
+
 
 def identify(request: Request, *, models: Mapping[str, ServedModel], request_id: bytes) -> Call:
     """The call that `request` makes.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.errors import HeadraceError, OverloadedError, RequestError
+from headrace.errors import ContextLengthError, HeadraceError, OverloadedError, RequestError
 from headrace.gateway.identify import Call, CallFields, Route
 from headrace.gateway.tokenizers import ModelTokenizers
 from headrace.tokenization import ChatPrompt, TokenizationService
@@ -40,7 +40,8 @@ class PromptCounter:
         self._timeout_s = timeout_s
 
     async def count(self, call: Call) -> PromptCount:
-        """The count; never raises for what is wrong with the prompt, which the engine will say."""
+        """The count. What is wrong with a prompt is for the engine to say, but for one so long that it need not be
+        counted: that raises ContextLengthError."""
         if call.route in {Route.TOKENIZE, Route.DETOKENIZE}:
             return PromptCount(why="not_needed")
         try:
@@ -54,6 +55,9 @@ class PromptCounter:
             return PromptCount(why="tokenize_timeout")
         except OverloadedError:
             return PromptCount(why="tokenize_saturated")
+        except ContextLengthError as error:
+            error.param = call.prompt_param
+            raise
         except (RequestError, msgspec.MsgspecError):
             return PromptCount(why="prompt_not_understood")
         except HeadraceError:
@@ -61,7 +65,8 @@ class PromptCounter:
 
     async def _encode(self, call: Call, prompt: str | ChatPrompt) -> int:
         adds = call.fields.add_special_tokens is not False  # engines add them to plain prompts unless told
-        encoded = await self._service.encode(prompt, model=call.model, add_special_tokens=adds)
+        limit = call.card.max_model_len if call.fields.truncate_prompt_tokens is None else None
+        encoded = await self._service.encode(prompt, model=call.model, add_special_tokens=adds, max_tokens=limit)
         return len(encoded.token_ids)
 
 

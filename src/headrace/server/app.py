@@ -2,6 +2,7 @@
 
 import time
 
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,14 +22,14 @@ from headrace.server.settings import ServerSettings
 from headrace.server.tokenize import Detokenize, Tokenize
 
 
-async def open_serving(engine: Engine, settings: ServerSettings) -> Serving:
-    """What the routes of `build_app` work with. The engine must run already."""
+async def open_serving(engine: Engine, settings: ServerSettings, *, registry: CollectorRegistry) -> Serving:
+    """What the routes of `build_app` work with. The engine must run already; /metrics shows what is in `registry`."""
     model = await engine.get_model_config()
     return Serving(
         engine=engine,
         model=model,
         settings=settings,
-        metrics=ServerMetrics(engine, model=model.served_model_name),
+        metrics=ServerMetrics(engine, model=model.served_model_name, registry=registry),
         live=LiveRequests(max_requests=settings.max_concurrent_requests),
         started_at=int(time.time()),
     )

@@ -17,10 +17,10 @@ _ENGINE_INDEX = "0"
 
 
 class ServerMetrics:
-    """The metrics of one engine in a registry of their own."""
+    """The metrics of one engine."""
 
-    def __init__(self, engine: Engine, *, model: str) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, engine: Engine, *, model: str, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.registry.register(_EngineNumbers(engine, model))
         labels = (model, _ENGINE_INDEX)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that were begun").labels(*labels)

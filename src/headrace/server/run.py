@@ -6,10 +6,12 @@ import logging
 import socket
 from typing import Literal
 
+from prometheus_client import CollectorRegistry
+
 from headrace.aio.bridge import make_async
 from headrace.aio.stop import StopRequest, stopped_by_signals
 from headrace.aio.tasks import TaskOwner
-from headrace.engine import AsyncEngineArgs, AsyncLLMEngine
+from headrace.engine import AsyncEngineArgs, AsyncLLMEngine, FrontEndSettings
 from headrace.errors import EngineDeadError
 from headrace.ready_file import write_ready_file
 from headrace.server.app import build_app, open_serving
@@ -19,6 +21,7 @@ from headrace.server.http_server import HttpServer
 from headrace.server.listener import bound_listener, url_of
 from headrace.server.serving import LiveRequests
 from headrace.server.settings import ServerSettings
+from headrace.tokenization import TokenizationService, TokenizationSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,30 +29,45 @@ _LAST_EVENTS_S = 5.0
 """How long aborted requests, and those of a dead engine, may take to tell their clients."""
 
 
-async def run_server(engine_args: AsyncEngineArgs, settings: ServerSettings) -> None:
+async def run_server(
+    engine_args: AsyncEngineArgs,
+    settings: ServerSettings,
+    *,
+    front_end: FrontEndSettings | None = None,
+    tokenization: TokenizationSettings | None = None,
+) -> None:
     """Serve `engine_args.model` until SIGTERM or SIGINT; returns when everything has ended.
 
     Raises SettingsError for what cannot be started, and EngineDeadError when the engine's core died, so that the
     process ends with a failure and a supervisor starts it again.
     """
     stop = StopRequest()
+    registry = CollectorRegistry()
     with stopped_by_signals(stop), bound_listener(settings.host, settings.port) as listener:
-        engine = AsyncLLMEngine.from_engine_args(engine_args)
-        try:
-            async with leave_when(stop.requested.wait, name="stop while starting") as interrupted:
-                await engine.start_background_loop()
-            if not interrupted.happened:
-                await serve_engine(engine, settings, listener=listener, stop=stop)
-        finally:
-            await engine.shutdown_background_loop()
+        async with TokenizationService(tokenization, registry=registry) as service:
+            engine = AsyncLLMEngine.from_engine_args(engine_args, settings=front_end, tokenization=service)
+            try:
+                async with leave_when(stop.requested.wait, name="stop while starting") as interrupted:
+                    await engine.start_background_loop()
+                if not interrupted.happened:
+                    await serve_engine(engine, settings, listener=listener, stop=stop, registry=registry)
+            finally:
+                await engine.shutdown_background_loop()
 
 
-async def serve_engine(engine: Engine, settings: ServerSettings, *, listener: socket.socket, stop: StopRequest) -> None:
+async def serve_engine(
+    engine: Engine,
+    settings: ServerSettings,
+    *,
+    listener: socket.socket,
+    stop: StopRequest,
+    registry: CollectorRegistry | None = None,
+) -> None:
     """Serve a running engine on `listener` until `stop` is requested or the engine dies, then drain.
 
     Raises EngineDeadError in the second case.
     """
-    serving = await open_serving(engine, settings)
+    serving = await open_serving(engine, settings, registry=registry or CollectorRegistry())
     server = HttpServer(build_app(serving), settings)
     async with TaskOwner("engine server") as owner:
         http = owner.spawn(server.serve(sockets=[listener]), name="http")
