@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.bench import Report
+from headrace.cli.benchmarks.chats import ChatRow, Ratios, prompts_of_turns, report_of
 from headrace.cli.benchmarks.corpus import hostile_text, mixed_text
-from headrace.cli.benchmarks.encoding import chat_text, turn_ends
-from headrace.cli.benchmarks.loop import percentile
+from headrace.cli.benchmarks.lag import percentile
+from headrace.cli.benchmarks.loop import lag_rows
+from headrace.cli.benchmarks.memory import distinct_prompts, fill_cache
+from headrace.cli.benchmarks.report import Report
 from headrace.cli.benchmarks.rounds import DifferentResultError, Group, measure
+from headrace.cli.benchmarks.templates import TEMPLATES
 from headrace.cli.main import main
+from headrace.tokenization.chat_template import ChatTemplate
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
 
@@ -67,12 +71,62 @@ def test_another_seed_gives_another_text() -> None:
     assert hostile_text(1, 500, unit="random letters") != hostile_text(2, 500, unit="random letters")
 
 
-def test_every_earlier_turn_of_a_chat_is_a_prefix_that_ends_where_the_model_answers() -> None:
-    text = chat_text(1, num_turns=4)
-    ends = turn_ends(text)
-    assert len(ends) == 4
-    assert ends[-1] == len(text)
-    assert all(text[:end].endswith("<|im_start|>assistant\n") for end in ends)
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_every_turn_of_a_family_continues_the_turn_before(family: str) -> None:
+    first, *later = prompts_of_turns(ChatTemplate(TEMPLATES[family]), mixed_text, seed=1, num_turns=3)
+    system = mixed_text((1, "system"), 4000)
+    assert system.strip() in first
+    for turn, prompt in enumerate(later, 1):
+        assert prompt.startswith(first)
+        assert mixed_text((1, "user", turn), 100).strip() in prompt[len(first) :]
+        first = prompt
+
+
+def test_families_have_formats_of_their_own() -> None:
+    messages = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
+    rendered = {ChatTemplate(template).render(messages) for template in TEMPLATES.values()}
+    assert len(rendered) == len(TEMPLATES) >= 10
+
+
+def chat_row(family: str, *, fastokens_ms: float | None) -> ChatRow:
+    return ChatRow(family=family, num_tokens=1, tokenizers_ms=12.0, fastokens_ms=fastokens_ms, service_ms=2.0)
+
+
+def test_families_are_summed_up_by_the_worst_and_the_median() -> None:
+    slow = msgspec.structs.replace(chat_row("slow", fastokens_ms=4.0), service_ms=4.0)
+    fast = msgspec.structs.replace(chat_row("fast", fastokens_ms=4.0), service_ms=1.0)
+    report = report_of([fast, slow, chat_row("middle", fastokens_ms=4.0)], num_turns=20)
+    assert report.against_tokenizers == Ratios(worst=3.0, worst_family="slow", median=6.0)
+    assert report.against_fastokens == Ratios(worst=1.0, worst_family="slow", median=2.0)
+
+
+def test_without_fastokens_nothing_is_said_of_it() -> None:
+    assert report_of([chat_row("one", fastokens_ms=None)], num_turns=20).against_fastokens is None
+
+
+def test_lag_is_compared_with_the_idle_loops() -> None:
+    rounds = {
+        "idle": [([0.001] * 10, 0.0), ([0.003] * 10, 0.0), ([0.002] * 10, 0.0)],
+        "busy": [([0.001] * 9 + [0.010], 5.0)] * 2 + [([0.001] * 9 + [0.030], 7.0)],
+    }
+    idle, busy = lag_rows(rounds)
+    assert (idle.p99_9_above_idle_ms, idle.max_above_idle_ms, idle.worst_ms) == (0, 0, 3.0)
+    assert (busy.p50_ms, busy.max_ms, busy.worst_ms, busy.prompts_per_s) == (1.0, 10.0, 30.0, 5.0)
+    assert (busy.p99_9_above_idle_ms, busy.max_above_idle_ms) == pytest.approx((8.0, 8.0))
+
+
+def test_the_prompts_for_memory_are_distinct_and_always_the_same() -> None:
+    prompts = list(distinct_prompts(500))
+    assert len(set(prompts)) == 500
+    assert prompts == list(distinct_prompts(500))
+    assert all(100 <= len(prompt) <= 4010 for prompt in prompts)
+
+
+async def test_memory_is_measured_while_the_cache_turns_over() -> None:
+    report = await fill_cache(DEMO, num_prompts=1500, budget=512 * 1024)
+    assert report.num_evictions > 0
+    assert 0.4 < report.accounted_mib <= report.budget_mib == 0.5
+    assert report.share_of_budget == report.grown_mib / 0.5
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.99, 10), (0.0, 1), (1.0, 10), (0.1, 1), (0.11, 2)])
@@ -80,10 +134,11 @@ def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed(share: fl
     assert percentile(list(range(10, 0, -1)), share) == expected
 
 
-@pytest.mark.parametrize("rounds", ["0", "-1"])
-def test_a_number_of_rounds_out_of_range_is_refused(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "loop", "--rounds", rounds]) == 2
-    assert "--rounds" in capsys.readouterr().err
+@pytest.mark.parametrize("flag", ["--rounds", "--prompts"])
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_number_out_of_range_is_refused(flag: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tokenization", flag, number]) == 2
+    assert flag in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +161,29 @@ def test_the_benchmark_of_tokenization_reports_its_rows_and_machine_as_json(
         "headrace service",
     ]
     assert report.machine.num_cores >= 1
+    assert (report.chats, report.memory, report.worst_cases, report.lag) == (None, None, None, None)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["tokenization", "--only", "turn 20"], ["Command-R", "times faster than tokenizers with the whole: worst"]),
+        (["tokenization", "--only", "memory", "--prompts", "300"], ["300 distinct prompts", "accounted"]),
+        (["tokenization", "--only", "worst"], ["0.02 MB of one letter", "random code", "<|endoftext|>"]),
+    ],
+)
+def test_parts_are_measured_one_by_one_and_shown_as_tables(
+    arguments: list[str], shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments, "--quick", "--rounds", "1", "--tokenizer", str(DEMO)]) == 0
+    output = capsys.readouterr().out
+    assert [text for text in shown if text not in output] == []
+
+
+def test_a_part_that_does_not_exist_is_refused_with_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tokenization", "--quick", "--only", "nothing", "--tokenizer", str(DEMO)]) == 2
+    assert "worst cases" in capsys.readouterr().err
 
 
 async def test_vllms_way_is_rebuilt_with_its_idle_wait_and_its_batches() -> None:

@@ -2,107 +2,64 @@
 
 import argparse
 import asyncio
+import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from headrace.cli.benchmarks import machine
+from headrace.cli.benchmarks import chats, machine, memory, worst_cases
 from headrace.cli.benchmarks.callers import caller_groups
-from headrace.cli.benchmarks.encoding import MODEL, Encoders, encoding_groups, hostile_units
-from headrace.cli.benchmarks.loop import LagRow, WaitRow, measure_lag, measure_short_prompts, scenarios
-from headrace.cli.benchmarks.rounds import Row, measure
+from headrace.cli.benchmarks.encoding import MODEL, Encoders, encoding_groups
+from headrace.cli.benchmarks.loop import measure_lag, scenarios
+from headrace.cli.benchmarks.report import Report
+from headrace.cli.benchmarks.rounds import Group, Row, measure
+from headrace.cli.benchmarks.tables import show
+from headrace.cli.benchmarks.templates import TEMPLATES
 from headrace.errors import SettingsError
 from headrace.tokenization.service import TokenizationService
-from headrace.tokenization.settings import TokenizationSettings
 
-_MAX_QUEUED_BYTES = 512 * 1024 * 1024
-"""The benchmarks measure time, not refusals: fifty long prompts at once are more than the default lets wait."""
-_SETTINGS = TokenizationSettings(max_queued_bytes=_MAX_QUEUED_BYTES)
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints."""
-
-    benchmark: str
-    tokenizer: str
-    is_quick: bool
-    num_rounds: int
-    machine: machine.Machine
-    rows: list[Row] | None = None
-    lag: list[LagRow] | None = None
-    short_prompts: list[WaitRow] | None = None
+_MAX_HOSTILE_ROUNDS = 5
+_FILE_COLUMNS = 140
+"""A file or a pipe has no width, and a table cut to 80 columns loses its numbers."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Measure and print; the exit status."""
     arguments = _parser().parse_args(argv)
-    if arguments.rounds is not None and arguments.rounds < 1:
-        raise SettingsError(f"--rounds is {arguments.rounds}; it must be 1 or more", param="rounds")
-    console = Console(stderr=True, highlight=False)
-    report = uvloop.run(_BENCHMARKS[arguments.benchmark](arguments, console))
+    for name in ("rounds", "prompts"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise SettingsError(f"--{name} is {value}; it must be 1 or more", param=name)
+    report = uvloop.run(_measured(arguments, Console(stderr=True, highlight=False)))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
-        _show(report, Console(highlight=False))
+        show(report, Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS))
     return 0
 
 
-async def _bench_tokenization(arguments: argparse.Namespace, console: Console) -> Report:
-    num_rounds = arguments.rounds or (2 if arguments.quick else 7)
-    found = machine.describe()
-    rows: list[Row] = []
-    async with TokenizationService(_SETTINGS) as service:
+async def _measured(arguments: argparse.Namespace, console: Console) -> Report:
+    num_rounds = arguments.rounds or _NUM_ROUNDS[arguments.benchmark][arguments.quick]
+    found, begun_s = machine.describe(), time.perf_counter()
+    async with TokenizationService() as service:
         encoders = await _encoders(arguments, service)
-        groups = [
-            group
-            for make in (encoding_groups, caller_groups)
-            for group in make(encoders, is_quick=arguments.quick)
-            if arguments.only is None or arguments.only in group.title
-        ]
-        with _progress(console, total=len(groups) * (num_rounds + 1)) as (say, step):
-            for group in groups:
-                say(group.title)
-                rows += await measure(group, num_rounds=num_rounds, on_round=step)
-    return _report(arguments, found, num_rounds, rows=rows)
-
-
-async def _bench_loop(arguments: argparse.Namespace, console: Console) -> Report:
-    num_rounds = arguments.rounds or (1 if arguments.quick else 3)
-    found = machine.describe()
-    async with TokenizationService(_SETTINGS) as service:
-        encoders = await _encoders(arguments, service)
-        num_steps = (len(scenarios(encoders)) + 1 + len(hostile_units(encoders))) * num_rounds
-        with _progress(console, total=num_steps) as (say, step):
-            say("lag while clients send long prompts")
-            lag = await measure_lag(
-                encoders,
-                num_clients=8 if arguments.quick else 50,
-                num_tokens=10_000 if arguments.quick else 100_000,
-                num_rounds=num_rounds,
-                on_round=step,
-            )
-            say("short prompts beside a hostile text")
-            short_prompts = await measure_short_prompts(
-                encoders,
-                num_hostile_chars=100_000 if arguments.quick else 1_000_000,
-                num_rounds=num_rounds,
-                on_round=step,
-            )
-    return _report(arguments, found, num_rounds, lag=lag, short_prompts=short_prompts)
-
-
-_BENCHMARKS: dict[str, Callable[[argparse.Namespace, Console], Coroutine[Any, Any, Report]]] = {
-    "tokenization": _bench_tokenization,
-    "loop": _bench_loop,
-}
+        with _progress(console) as progress:
+            results = await _BENCHMARKS[arguments.benchmark](arguments, encoders, num_rounds, progress)
+    return Report(
+        benchmark=arguments.benchmark,
+        tokenizer=arguments.tokenizer,
+        is_quick=arguments.quick,
+        num_rounds=num_rounds,
+        machine=found,
+        elapsed_s=time.perf_counter() - begun_s,
+        **results,
+    )
 
 
 async def _encoders(arguments: argparse.Namespace, service: TokenizationService) -> Encoders:
@@ -112,76 +69,101 @@ async def _encoders(arguments: argparse.Namespace, service: TokenizationService)
     return await asyncio.to_thread(Encoders.load, path, tokenizer=tokenizer, service=service)
 
 
-def _report(arguments: argparse.Namespace, found: machine.Machine, num_rounds: int, **results: Any) -> Report:
-    return Report(
-        benchmark=arguments.benchmark,
-        tokenizer=arguments.tokenizer,
-        is_quick=arguments.quick,
-        num_rounds=num_rounds,
-        machine=found,
-        **results,
-    )
+class _Steps:
+    """A bar on the console: what is measured now, and how much of it is done."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def begin(self, what: str, *, num_steps: int) -> None:
+        self._progress.update(self._task, description=what, total=num_steps, completed=0, refresh=True)
+
+    def step(self) -> None:
+        self._progress.update(self._task, advance=1, refresh=True)
 
 
 @contextmanager
-def _progress(console: Console, *, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
-    """How to say what is measured now, and that one of `total` steps is done."""
+def _progress(console: Console) -> Iterator[_Steps]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, auto_refresh=False) as progress:  # its thread would disturb the loop
-        task = progress.add_task("loading", total=total)
-
-        def say(what: str) -> None:
-            progress.update(task, description=what, refresh=True)
-
-        def step() -> None:
-            progress.update(task, advance=1, refresh=True)
-
-        yield say, step
+        yield _Steps(progress, progress.add_task("loading", total=1))
 
 
-def _show(report: Report, console: Console) -> None:
-    if report.rows:
-        _show_rows(report.rows, console)
-    if report.lag:
-        _show_lag(report.lag, console)
-    if report.short_prompts:
-        _show_waits(report.short_prompts, console)
-    about = report.machine
-    packages = ", ".join(f"{name} {version}" for name, version in about.packages.items())
-    console.print(f"\n{about.cpu}, {about.num_cores} cores, load {about.load}, {about.system}, Python {about.python}")
-    console.print(f"{packages}; {report.tokenizer}; {report.num_rounds} rounds{', quick' if report.is_quick else ''}")
+async def _bench_tokenization(
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
+) -> dict[str, Any]:
+    """The parts whose titles have the text of `--only` in them, by field of the report."""
+    results: dict[str, Any] = {}
+    makers = (encoding_groups, caller_groups)
+    groups = [group for make in makers for group in make(encoders, is_quick=arguments.quick)]
+    if wanted := [group for group in groups if arguments.only in group.title]:
+        results["rows"] = await _measure_groups(wanted, num_rounds, steps)
+    for field, (title, measure_part) in _PARTS.items():
+        if arguments.only in title:
+            results[field] = await measure_part(arguments, encoders, num_rounds, steps)
+    if not results:
+        titles = [*(group.title for group in groups), *(title for title, _ in _PARTS.values())]
+        raise SettingsError(f"--only {arguments.only!r} is in none of the titles: {'; '.join(titles)}", param="only")
+    return results
 
 
-def _show_rows(rows: Sequence[Row], console: Console) -> None:
-    table = Table("", "median", "from", "to", "", "times faster")
-    table.columns[0].no_wrap = True
-    for title, of_group in groupby(rows, key=lambda row: row.group):
-        table.add_section()
-        table.add_row(f"[bold]{title}")
-        for row in of_group:
-            numbers = (_figure(value) for value in (row.median, row.lowest, row.highest))
-            table.add_row(f"  {row.way}", *numbers, row.unit, _figure(row.times_faster))
-    console.print(table)
+async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: _Steps) -> list[Row]:
+    rows: list[Row] = []
+    for group in groups:
+        steps.begin(group.title, num_steps=num_rounds + 1)
+        rows += await measure(group, num_rounds=num_rounds, on_round=steps.step)
+    return rows
 
 
-def _show_lag(rows: Sequence[LagRow], console: Console) -> None:
-    table = Table("lag of the loop, ms", "p50", "p99.9", "max", "worst round", "prompts/s")
-    table.columns[0].no_wrap = True
-    for row in rows:
-        numbers = (row.p50_ms, row.p99_9_ms, row.max_ms, row.worst_ms, row.prompts_per_s)
-        table.add_row(row.scenario, *map(_figure, numbers))
-    console.print(table)
+async def _measure_chats(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps) -> Any:
+    steps.begin(chats.TITLE, num_steps=len(TEMPLATES))
+    return await chats.measure_chats(
+        encoders, num_turns=3 if arguments.quick else 20, num_rounds=num_rounds, on_family=steps.step
+    )
 
 
-def _show_waits(rows: Sequence[WaitRow], console: Console) -> None:
-    table = Table("short prompts through the service, ms", "p50", "p99", "prompts")
-    for row in rows:
-        table.add_row(row.scenario, _figure(row.p50_ms), _figure(row.p99_ms), str(row.num_prompts))
-    console.print(table)
+async def _measure_memory(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps) -> Any:
+    del encoders, num_rounds  # it has a process of its own, and one round
+    num_prompts = arguments.prompts or (3000 if arguments.quick else 100_000)
+    steps.begin(f"{memory.TITLE}: {num_prompts:,} prompts", num_steps=1)
+    return await memory.measure_memory(Path(arguments.tokenizer), num_prompts=num_prompts)
 
 
-def _figure(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+async def _measure_worst_cases(
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
+) -> Any:
+    num_rounds = min(num_rounds, _MAX_HOSTILE_ROUNDS)
+    steps.begin(worst_cases.TITLE, num_steps=len(worst_cases.case_names(encoders)) * num_rounds)
+    num_chars = 20_000 if arguments.quick else 1_000_000
+    return await worst_cases.measure_worst_cases(
+        encoders, num_chars=num_chars, num_rounds=num_rounds, on_round=steps.step
+    )
+
+
+async def _bench_loop(
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
+) -> dict[str, Any]:
+    steps.begin("lag while clients send long prompts", num_steps=len(scenarios(encoders)) * num_rounds)
+    lag = await measure_lag(
+        encoders,
+        num_clients=8 if arguments.quick else 50,
+        num_tokens=10_000 if arguments.quick else 100_000,
+        num_rounds=num_rounds,
+        on_round=steps.step,
+    )
+    return {"lag": lag}
+
+
+_Measure = Callable[[argparse.Namespace, Encoders, int, _Steps], Coroutine[Any, Any, Any]]
+_PARTS: dict[str, tuple[str, _Measure]] = {
+    "chats": (chats.TITLE, _measure_chats),
+    "memory": (memory.TITLE, _measure_memory),
+    "worst_cases": (worst_cases.TITLE, _measure_worst_cases),
+}
+_BENCHMARKS: dict[str, _Measure] = {"tokenization": _bench_tokenization, "loop": _bench_loop}
+_NUM_ROUNDS = {"tokenization": {False: 7, True: 1}, "loop": {False: 3, True: 1}}
+"""By benchmark, and whether it is quick."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -194,7 +176,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a model's directory, or a tokenizer.json (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="measured rounds (default: 7, the loop 3)")
-    parser.add_argument("--only", metavar="TEXT", help="of tokenization, only groups whose title has TEXT in it")
+    parser.add_argument(
+        "--prompts", type=int, metavar="N", help="of tokenization, distinct prompts for memory (default: 100,000)"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="of tokenization, only the parts whose title has TEXT in it"
+    )
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds: to see that it works")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser

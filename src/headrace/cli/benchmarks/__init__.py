@@ -1,1 +1,1 @@
-"""What `headrace bench` measures: inputs, baselines, cases, and how they are timed. Knows no tables and no flags."""
+"""What `headrace bench` measures: inputs, baselines, cases, how they are timed, and the tables. Knows no flags."""

@@ -9,7 +9,7 @@ from tokenizers.decoders import DecodeStream
 
 from headrace.aio.tasks import TaskOwner
 from headrace.cli.benchmarks.baselines import VllmMicroBatching
-from headrace.cli.benchmarks.corpus import mixed_text, text_of_tokens
+from headrace.cli.benchmarks.corpus import mixed_text
 from headrace.cli.benchmarks.encoding import Encoders
 from headrace.cli.benchmarks.rounds import Group
 from headrace.tokenization.microbatch.tokenizer import AsyncMicrobatchTokenizer
@@ -60,7 +60,7 @@ def small_prompts(encoders: Encoders, *, num_tokens: int, num_each: int, num_cal
         unit="us",
         make_input=lambda number: [
             [
-                text_of_tokens(("small", num_tokens, num_callers, number, caller, prompt), num_tokens)
+                encoders.text_of_tokens(("small", num_tokens, num_callers, number, caller, prompt), num_tokens)
                 for prompt in range(num_each)
             ]
             for caller in range(num_callers)

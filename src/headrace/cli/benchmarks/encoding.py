@@ -1,4 +1,4 @@
-"""Groups of `headrace bench tokenization` that encode: fresh text, hits, short prompts, chats and growing documents."""
+"""Groups of `headrace bench tokenization` that encode: fresh text, hits, short prompts and growing documents."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.benchmarks import baselines
-from headrace.cli.benchmarks.corpus import HOSTILE, hostile_text, mixed_text, text_of_tokens
+from headrace.cli.benchmarks.corpus import mixed_text
 from headrace.cli.benchmarks.rounds import Group
 from headrace.errors import TokenizationError
 from headrace.tokenization.huggingface import HuggingFaceTokenizer
@@ -14,11 +14,9 @@ from headrace.tokenization.service import TokenizationService
 from headrace.tokenization.tokenizer import Tokenizer
 
 MODEL = "model"
-_NUM_TURNS = 20
-_SYSTEM_TOKENS = 4000
-_TURN_TOKENS = 500
 _DOCUMENT_CHARS = 512 * 1024
 _GROWTH_CHARS = 800
+_SAMPLE_CHARS = 200_000
 _HIT_CHARS = 32 * 1024
 """Twice so many bytes at most: mixed text is not all ASCII."""
 
@@ -33,16 +31,24 @@ class Encoders:
     fastest: Tokenizer
     """The accelerated form of `tokenizer`, or itself: what callers share, so that ways differ and encoders do not."""
     service: TokenizationService
+    chars_per_token: float
+    """Of mixed text with this tokenizer."""
 
     @classmethod
     def load(cls, path: Path, *, tokenizer: Tokenizer, service: TokenizationService) -> "Encoders":
+        library = baselines.reference_library(path)
         return cls(
-            library=baselines.reference_library(path),
+            library=library,
             accelerated=baselines.fastokens_encode(path),
             tokenizer=tokenizer,
             fastest=_fastest(tokenizer),
             service=service,
+            chars_per_token=_SAMPLE_CHARS / len(library.encode(mixed_text("sample", _SAMPLE_CHARS)).ids),
         )
+
+    def text_of_tokens(self, seed: object, num_tokens: int) -> str:
+        """Mixed text of about `num_tokens` tokens, which no other seed gives."""
+        return mixed_text(seed, max(1, round(num_tokens * self.chars_per_token)))
 
     async def library_encode(self, text: str) -> Any:
         return self.library.encode(text).ids
@@ -84,17 +90,14 @@ def encoding_groups(encoders: Encoders, *, is_quick: bool) -> Iterator[Group]:
         prepare={"headrace service": encoders.service_encode},
     )
     yield short_prompts(encoders)
-    yield chat_group(encoders, num_turns=5 if is_quick else _NUM_TURNS)
     yield document_group(encoders, num_chars=_DOCUMENT_CHARS // (16 if is_quick else 1))
-    for unit in hostile_units(encoders):
-        yield hostile_group(encoders, unit, num_chars=50_000 if is_quick else 1_000_000)
 
 
 def fresh_text(encoders: Encoders, *, num_tokens: int) -> Group:
     return Group(
         title=f"fresh text, {num_tokens // 1000}k tokens",
         unit="ms",
-        make_input=lambda number: text_of_tokens(("fresh", number), num_tokens),
+        make_input=lambda number: encoders.text_of_tokens(("fresh", number), num_tokens),
         ways=encoders.ways(),
     )
 
@@ -119,44 +122,6 @@ def short_prompts(encoders: Encoders) -> Group:
     )
 
 
-def chat_group(encoders: Encoders, *, num_turns: int) -> Group:
-    """The last turn of a chat whose earlier turns were encoded as they came; rendered before it is timed."""
-
-    async def take_earlier_turns(text: str) -> None:
-        for end in turn_ends(text)[:-1]:
-            await encoders.service_encode(text[:end])
-
-    return Group(
-        title=f"turn {num_turns} of a chat",
-        unit="ms",
-        make_input=lambda number: chat_text(number, num_turns=num_turns),
-        ways=encoders.ways(),
-        prepare={"headrace service": take_earlier_turns},
-    )
-
-
-_TURN = "<|im_end|>\n<|im_start|>"
-
-
-def chat_text(seed: int, *, num_turns: int) -> str:
-    """A chat in ChatML; every prefix that ends before a user's next turn was a prompt."""
-    parts = [f"<|im_start|>system\n{text_of_tokens(('system', seed), _SYSTEM_TOKENS)}"]
-    for turn in range(num_turns):
-        parts.append(f"user\n{text_of_tokens(('user', seed, turn), _TURN_TOKENS // 5)}")
-        parts.append(f"assistant\n{text_of_tokens(('assistant', seed, turn), _TURN_TOKENS * 4 // 5)}")
-    parts[-1] = "assistant\n"
-    return _TURN.join(parts)
-
-
-def turn_ends(text: str) -> list[int]:
-    """Where the prompt of each turn ends: after each `assistant` and its newline."""
-    mark = f"{_TURN}assistant\n"
-    ends: list[int] = []
-    while (at := text.find(mark, ends[-1] if ends else 0)) >= 0:
-        ends.append(at + len(mark))
-    return ends
-
-
 def document_group(encoders: Encoders, *, num_chars: int) -> Group:
     """A document that was encoded and has grown at its end."""
 
@@ -170,19 +135,3 @@ def document_group(encoders: Encoders, *, num_chars: int) -> Group:
         ways=encoders.ways(),
         prepare={"headrace service": encode_before_growth},
     )
-
-
-def hostile_group(encoders: Encoders, unit: str, *, num_chars: int) -> Group:
-    return Group(
-        title=f"{num_chars / 1e6:g} MB of {unit}",
-        unit="ms",
-        # The number makes each round's text another, so that the service has not seen it.
-        make_input=lambda number: f"{number} " + hostile_text(number, num_chars, unit=unit),
-        ways=encoders.ways(),
-    )
-
-
-def hostile_units(encoders: Encoders) -> list[str]:
-    """What hostile texts are made of: every alphabet, and one special token of this tokenizer."""
-    special = encoders.tokenizer.token_strings(sorted(encoders.tokenizer.special_token_ids)[:1])
-    return [*HOSTILE, *special]

@@ -1,4 +1,4 @@
-"""`headrace bench loop`: how late an event loop comes while others have it tokenize, and what short prompts wait for.
+"""`headrace bench loop`: how late an event loop comes while others have it tokenize.
 
 Scenarios take turns, a round of all after a round of all, each with text of its own.
 """
@@ -7,7 +7,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,14 +15,11 @@ import msgspec
 
 from headrace.aio.tasks import TaskOwner
 from headrace.cli.benchmarks.baselines import VllmMicroBatching
-from headrace.cli.benchmarks.corpus import hostile_text, mixed_text, shuffled, text_of_tokens
-from headrace.cli.benchmarks.encoding import MODEL, Encoders, hostile_units
+from headrace.cli.benchmarks.corpus import mixed_text, shuffled
+from headrace.cli.benchmarks.encoding import Encoders
+from headrace.cli.benchmarks.lag import note_lags, percentile
 from headrace.cli.benchmarks.rounds import DifferentResultError, plain
 
-_TICK_S = 0.001
-_NUM_SHORT_CALLERS = 8
-_MIN_PROMPTS = 50
-_SHORT_CHARS = 500
 _MIN_S = 2.0
 """A fast way sends more prompts than a slow one, so that the lags of both are those of many ticks."""
 _MAX_PROMPTS_EACH = 8
@@ -36,18 +33,11 @@ class LagRow(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     p50_ms: float
     p99_9_ms: float
+    p99_9_above_idle_ms: float
     max_ms: float
+    max_above_idle_ms: float
     worst_ms: float
     prompts_per_s: float
-
-
-class WaitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What short prompts waited, in milliseconds, alone or beside one hostile text: medians over the rounds."""
-
-    scenario: str
-    p50_ms: float
-    p99_ms: float
-    num_prompts: int
 
 
 async def measure_lag(
@@ -60,18 +50,17 @@ async def measure_lag(
     rounds: dict[str, list[tuple[list[float], float]]] = {}
     for number in range(num_rounds):
         for scenario, encode in scenarios(encoders).items():
-            seed = ("loop", number, scenario)
-            prompts = [_prompts((*seed, client), num_tokens) for client in range(num_clients if encode else 0)]
+            base = encoders.text_of_tokens(("loop", number, scenario), num_tokens)
+            prompts = [_prompts(base, client) for client in range(num_clients if encode else 0)]
             gc.collect()
             rounds.setdefault(scenario, []).append(await _lag_while(encode, prompts))
             on_round()
-    return [_lag_row(scenario, of_scenario) for scenario, of_scenario in rounds.items()]
+    return lag_rows(rounds)
 
 
-def _prompts(seed: object, num_tokens: int) -> list[str]:
-    """All that one client may come to send."""
-    text = text_of_tokens(seed, num_tokens)
-    return [text, *(shuffled(text, (seed, number)) for number in range(1, _MAX_PROMPTS_EACH))]
+def _prompts(base: str, seed: object) -> list[str]:
+    """All that one client may come to send: the paragraphs of `base`, each time in an order that nobody else sends."""
+    return [shuffled(base, (seed, number)) for number in range(_MAX_PROMPTS_EACH)]
 
 
 def scenarios(encoders: Encoders) -> dict[str, Encode | None]:
@@ -130,7 +119,7 @@ async def _lag_while(encode: Encode | None, prompts: Sequence[Sequence[str]]) ->
     """Lags in seconds, and prompts per second."""
     lags: list[float] = []
     async with TaskOwner("loop benchmark") as owner:
-        owner.spawn(_note_lags(lags), name="lag")
+        owner.spawn(note_lags(lags), name="lag")
         await asyncio.sleep(0.05)
         lags.clear()
         begun_s = time.perf_counter()
@@ -154,78 +143,27 @@ async def _send(encode: Encode, prompts: Sequence[str], *, until_s: float) -> in
     return len(prompts)
 
 
-async def _note_lags(lags: list[float]) -> None:
-    while True:
-        due_s = time.perf_counter() + _TICK_S
-        await asyncio.sleep(_TICK_S)
-        lags.append(max(0.0, time.perf_counter() - due_s))
+def lag_rows(rounds: Mapping[str, Sequence[tuple[Sequence[float], float]]]) -> list[LagRow]:
+    """Lags in seconds and prompts per second, by scenario and round; the first scenario is the idle loop."""
+    idle_p99_9_ms, idle_max_ms = _medians_ms(next(iter(rounds.values())))
+    rows = []
+    for scenario, of_scenario in rounds.items():
+        p99_9_ms, max_ms = _medians_ms(of_scenario)
+        row = LagRow(
+            scenario=scenario,
+            p50_ms=statistics.median(percentile(lags, 0.5) for lags, _ in of_scenario) * 1e3,
+            p99_9_ms=p99_9_ms,
+            p99_9_above_idle_ms=p99_9_ms - idle_p99_9_ms,
+            max_ms=max_ms,
+            max_above_idle_ms=max_ms - idle_max_ms,
+            worst_ms=max(max(lags) for lags, _ in of_scenario) * 1e3,
+            prompts_per_s=statistics.median(rate for _, rate in of_scenario),
+        )
+        rows.append(row)
+    return rows
 
 
-def _lag_row(scenario: str, rounds: Sequence[tuple[list[float], float]]) -> LagRow:
-    maxima = [max(lags) * 1e3 for lags, _ in rounds]
-    return LagRow(
-        scenario=scenario,
-        p50_ms=statistics.median(percentile(lags, 0.5) * 1e3 for lags, _ in rounds),
-        p99_9_ms=statistics.median(percentile(lags, 0.999) * 1e3 for lags, _ in rounds),
-        max_ms=statistics.median(maxima),
-        worst_ms=max(maxima),
-        prompts_per_s=statistics.median(rate for _, rate in rounds),
-    )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
-
-
-async def measure_short_prompts(
-    encoders: Encoders, *, num_hostile_chars: int, num_rounds: int, on_round: Callable[[], None]
-) -> list[WaitRow]:
-    """What eight callers with short prompts wait in the service, alone and while one hostile text is encoded."""
-    names: list[str | None] = [None, *hostile_units(encoders)]
-    waits: dict[str | None, list[list[float]]] = {name: [] for name in names}
-    for number in range(num_rounds):
-        for name in names:
-            beside = None if name is None else f"{number} " + hostile_text(number, num_hostile_chars, unit=name)
-            waits[name].append(await _waits_beside(encoders, beside, seed=(number, name)))
-            on_round()
-    return [_wait_row("alone" if name is None else f"beside: {name}", of_name) for name, of_name in waits.items()]
-
-
-async def _waits_beside(encoders: Encoders, beside: str | None, *, seed: object) -> list[float]:
-    """Each caller sends prompt after prompt until the hostile text is done, and at least 50."""
-    waits: list[float] = []
-    is_done = asyncio.Event()
-    prompts = [
-        [mixed_text((seed, caller, prompt), _SHORT_CHARS) for prompt in range(_MIN_PROMPTS)]
-        for caller in range(_NUM_SHORT_CALLERS)
-    ]
-
-    async def send(own: Sequence[str]) -> None:
-        number = 0
-        while number < _MIN_PROMPTS or not is_done.is_set():
-            text = f"{own[number % _MIN_PROMPTS]} {number}"  # no cache knows it
-            begun_s = time.perf_counter()
-            await encoders.service.encode(text, model=MODEL)
-            waits.append(time.perf_counter() - begun_s)
-            number += 1
-            await asyncio.sleep(0)
-
-    async with TaskOwner("short prompts") as owner:
-        callers = [owner.spawn(send(own), name="short") for own in prompts]
-        if beside is not None:
-            await encoders.service.encode(beside, model=MODEL)
-        is_done.set()
-        for caller in callers:
-            await caller
-    return waits
-
-
-def _wait_row(scenario: str, rounds: Sequence[Sequence[float]]) -> WaitRow:
-    return WaitRow(
-        scenario=scenario,
-        p50_ms=statistics.median(percentile(waits, 0.5) * 1e3 for waits in rounds),
-        p99_ms=statistics.median(percentile(waits, 0.99) * 1e3 for waits in rounds),
-        num_prompts=sum(map(len, rounds)),
-    )
+def _medians_ms(rounds: Sequence[tuple[Sequence[float], float]]) -> tuple[float, float]:
+    """Of the 99.9th percentile and of the maximum."""
+    p99_9_s = statistics.median(percentile(lags, 0.999) for lags, _ in rounds)
+    return p99_9_s * 1e3, statistics.median(max(lags) for lags, _ in rounds) * 1e3
