@@ -5,13 +5,10 @@ from headrace.tokenization.loop_budget import LoopBudget
 
 def test_what_fits_is_allowed_until_the_round_is_spent() -> None:
     budget = LoopBudget(budget_s=0.001)
-    assert budget.is_fresh
     assert budget.allows(1000)
     budget.spend(1000, took_s=0.0009)
-    assert not budget.is_fresh
     assert not budget.allows(4000)
     budget.renew()
-    assert budget.is_fresh
     assert budget.allows(1000)
 
 

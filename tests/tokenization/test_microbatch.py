@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidRequestError, OverloadedError, TokenizationError, UnsupportedError
 from headrace.testing.tokenizers import FailingTokenizer, PanicError
-from headrace.tokenization import ByteTokenizer
+from headrace.tokenization import ByteTokenizer, Tokenizer
 from headrace.tokenization.microbatch.keywords import Keywords
 from headrace.tokenization.microbatch.tokenizer import AsyncMicrobatchTokenizer
 
@@ -313,6 +313,25 @@ async def test_one_bad_prompt_in_a_batch_of_ours_fails_alone() -> None:
         TokenizationError,
         InvalidRequestError,
     ]
+
+
+async def test_an_accelerated_tokenizer_is_called_in_the_loop_and_long_or_late_prompts_are_not(
+    real_tokenizer: Callable[[str], Tokenizer],
+) -> None:
+    pytest.importorskip("fastokens")
+    reference = real_tokenizer("gpt2")
+    prompts = [*(f"prompt {number}" for number in range(500)), "long " * 2000]
+    async with AsyncMicrobatchTokenizer(reference.accelerated()) as batcher:  # type: ignore[attr-defined]
+        results = await together(*map(batcher, prompts))
+        assert num_trips(batcher) == 1
+        with pytest.raises(UnsupportedError, match="truncation"):
+            await batcher("ab", truncation=True)
+        with pytest.raises(InvalidRequestError, match="surrogate"):
+            await batcher("\ud800")
+    expected = reference.encode_batch(prompts, add_special_tokens=True)
+    assert [result.input_ids.tolist() for result in results] == [ids.tolist() for ids in expected]
+    with pytest.raises(OverloadedError):
+        await batcher("closed")
 
 
 @pytest.mark.parametrize(("name", "value"), [("max_batch_size", 0), ("batch_wait_timeout_s", -1)])

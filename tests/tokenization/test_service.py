@@ -391,12 +391,15 @@ async def test_when_the_threads_are_saturated_a_short_text_is_encoded_in_the_loo
         await asyncio.wait([held, waiting])
 
 
-@pytest.mark.parametrize("character", ["a", "\u00e9", "\u4e00", "\U0001f642"])
-def test_the_size_of_a_long_text_is_bounded_from_above_and_not_far_off(character: str) -> None:
-    text = character * 100_000
-    num_bytes = len(text.encode())
-    assert num_bytes <= text_num_bytes(text) <= num_bytes + 1
+@pytest.mark.parametrize(("character", "num_bytes"), [("a", 1), ("\u00e9", 1), ("\u4e00", 2), ("\U0001f642", 4)])
+def test_a_long_text_counts_as_what_it_takes_in_memory(character: str, num_bytes: int) -> None:
+    assert 0 <= text_num_bytes(character * 100_000) - 100_000 * num_bytes < 100
     assert text_num_bytes(character * 100) == len(character.encode()) * 100
+
+
+def test_fifty_prompts_of_a_hundred_thousand_tokens_may_wait() -> None:
+    settings = TokenizationSettings()
+    assert 50 * text_num_bytes("\U0001f642" + "\u4e00 text" * 60_000) < settings.max_queued_bytes
 
 
 @pytest.mark.integration
@@ -474,3 +477,32 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
         "assert all(getattr(t, name) for name in t.__all__)"
     )
     subprocess.run([sys.executable, "-c", check], check=True, timeout=50)
+
+
+async def test_short_texts_of_an_accelerated_tokenizer_are_counted_and_not_kept(
+    real_tokenizer: Callable[[str], Tokenizer],
+) -> None:
+    pytest.importorskip("fastokens")
+    registry = CollectorRegistry()
+    tokenizer = real_tokenizer("gpt2")
+    async with TokenizationService(registry=registry) as service:
+        service.register("m", tokenizer)
+        await service.wait_admitted("m")
+        for _ in range(2):
+            encoded = await service.encode("a few words", model="m")
+            assert encoded.source == "in_place"
+            assert encoded.token_ids.tolist() == _reference_ids(tokenizer, "a few words")
+        flood = await asyncio.gather(*[service.encode(f"word {number} " * 150, model="m") for number in range(300)])
+        await asyncio.sleep(0)
+    assert {encoded.source for encoded in flood} == {"in_place"}
+    for number, encoded in enumerate(flood):
+        assert encoded.token_ids.tolist() == _reference_ids(tokenizer, f"word {number} " * 150)
+    lookups = {"model": "m", "result": "miss"}
+    assert registry.get_sample_value("headrace_tokenization_cache_lookups_total", lookups) == 302
+    chars = {"model": "m", "content": "other", "result": "encoded"}
+    num_chars = 2 * len("a few words") + sum(len(f"word {number} " * 150) for number in range(300))
+    assert registry.get_sample_value("headrace_tokenization_chars_total", chars) == num_chars
+
+
+def _reference_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode_batch([text], add_special_tokens=True)[0].tolist()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from headrace.tokenization.chat_template import ChatTemplate
-from headrace.tokenization.incremental import BytesDecoder
+from headrace.tokenization.incremental import bytes_decoders
 from headrace.tokenization.surrogates import refuse_lone_surrogates
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, pack_token_ids
 
@@ -37,8 +37,9 @@ class ByteTokenizer:
         self.chat_template = ChatTemplate(chat_template, special_tokens={"eos_token": "<|im_end|>"})
         self.fingerprint = hashlib.sha256(b"bytes\0" + chat_template.encode()).hexdigest()
         bytes_only = [bytes((byte,)) for byte in range(_NUM_BYTES)]
-        self._table = [*bytes_only, *(special.encode() for special in _SPECIALS)]
-        self._skipping_table = [*bytes_only, *(b"" for _ in _SPECIALS)]
+        table = [*bytes_only, *(special.encode() for special in _SPECIALS)]
+        without = [*bytes_only, *(b"" for _ in _SPECIALS)]
+        self._decoders = {False: bytes_decoders(table), True: bytes_decoders(without)}
         self._special_ids = {special: _NUM_BYTES + index for index, special in enumerate(_SPECIALS)}
         self._split_at_specials = re.compile(f"({'|'.join(map(re.escape, _SPECIALS))})").split
 
@@ -67,7 +68,7 @@ class ByteTokenizer:
         return _SPECIALS[token_id - _NUM_BYTES] if token_id in self.special_token_ids else ""
 
     def incremental_decoder(self, *, skip_special_tokens: bool) -> IncrementalDecoder:
-        return BytesDecoder(self._skipping_table if skip_special_tokens else self._table)
+        return self._decoders[skip_special_tokens]()
 
     def __repr__(self) -> str:
         return f"ByteTokenizer(vocab_size={self.vocab_size})"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
+
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
 
@@ -26,8 +28,7 @@ class CacheStatistics:
     num_evictions: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[ValueT]):
+class _Entry(msgspec.Struct, Generic[ValueT], frozen=True, eq=False):
     value: ValueT
     num_bytes: int
 

@@ -15,7 +15,7 @@ import tokenizers
 from headrace.errors import TokenizationError
 from headrace.tokenization import token_bytes
 from headrace.tokenization.chat_template import ChatTemplate
-from headrace.tokenization.incremental import BytesDecoder, PiecesDecoder, WindowDecoder
+from headrace.tokenization.incremental import PiecesDecoder, WindowDecoder, bytes_decoders
 from headrace.tokenization.segments import CutRules, cut_rules
 from headrace.tokenization.surrogates import refuse_lone_surrogates
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, Tokenizer, pack_token_ids
@@ -131,7 +131,7 @@ def _decoder_makers(
     if token_bytes.is_byte_level(spec):
         table = token_bytes.byte_level_table(tokens)
         without = [b"" if token_id in skipped else token for token_id, token in enumerate(table)]
-        return {False: partial(BytesDecoder, table), True: partial(BytesDecoder, without)}
+        return {False: bytes_decoders(table), True: bytes_decoders(without)}
     if token_bytes.is_sentencepiece(spec):
         make = partial(PiecesDecoder, strips_leading_space=token_bytes.strips_leading_space(spec))
         pieces = [_piece(token) for token in tokens]

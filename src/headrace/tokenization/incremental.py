@@ -6,6 +6,7 @@ the decoding of the whole; `WindowDecoder`, for rules this module does not know,
 
 import codecs
 from collections.abc import Callable, Sequence
+from functools import partial
 
 REPLACEMENT = "\ufffd"
 
@@ -13,19 +14,47 @@ REPLACEMENT = "\ufffd"
 class BytesDecoder:
     """For byte-level vocabularies: the tokens' bytes through an incremental UTF-8 decoder."""
 
-    __slots__ = ("_table", "_utf8")
+    __slots__ = ("_half", "_table", "_texts")
 
-    def __init__(self, table: Sequence[bytes]) -> None:
-        """`table` holds each token's bytes, by id; ids outside it add nothing."""
+    def __init__(self, table: Sequence[bytes], texts: dict[int, str]) -> None:
+        """`table` holds each token's bytes, by id; ids outside it add nothing.
+
+        `texts`, empty at first and shared by the decoders of one table, comes to hold what tokens are by themselves.
+        """
         self._table = table
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._texts = texts
+        self._half = b""
+        """The beginning of a character."""
 
     def push(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == 1 and not self._half:
+            text = self._texts.get(token_ids[0])
+            return self._decode_first(token_ids[0]) if text is None else text
         table, num_tokens = self._table, len(self._table)
-        return self._utf8.decode(b"".join([table[i] for i in token_ids if 0 <= i < num_tokens]))
+        return self._decode(b"".join([table[i] for i in token_ids if 0 <= i < num_tokens]))
+
+    def _decode_first(self, token_id: int) -> str:
+        """Of a token that no half character stands before, so that its text may be remembered."""
+        if not 0 <= token_id < len(self._table):
+            return ""
+        text = self._decode(self._table[token_id])
+        if not self._half:
+            self._texts[int(token_id)] = text
+        return text
+
+    def _decode(self, data: bytes, *, is_final: bool = False) -> str:
+        data = self._half + data
+        text, num_used = codecs.utf_8_decode(data, "replace", is_final)
+        self._half = data[num_used:]
+        return text
 
     def finish(self) -> str:
-        return self._utf8.decode(b"", True)
+        return self._decode(b"", is_final=True)
+
+
+def bytes_decoders(table: Sequence[bytes]) -> Callable[[], BytesDecoder]:
+    """What makes decoders for `table`."""
+    return partial(BytesDecoder, table, {})
 
 
 class PiecesDecoder:

@@ -1,11 +1,11 @@
 """The metrics of the tokenization service."""
 
 from collections.abc import Callable
-from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.metrics import TOKENIZATION_BUCKETS_S
+from headrace.tokenization.tallies import CounterTally, HistogramTally
 
 
 class Instruments:
@@ -13,21 +13,21 @@ class Instruments:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_lane = ("model", "lane")
-        self._queue_wait = Histogram(
+        self._queue_wait = HistogramTally(
             "headrace_tokenization_queue_wait_seconds",
             "Time a text waited for a thread.",
             by_lane,
             buckets=TOKENIZATION_BUCKETS_S,
             registry=registry,
         )
-        self._encode = Histogram(
+        self._encode = HistogramTally(
             "headrace_tokenization_encode_seconds",
-            "Time of the call that encoded a text, with those that shared the call.",
+            "Time of the call that encoded a text, with those that shared the call; in place: of a round of the loop.",
             by_lane,
             buckets=TOKENIZATION_BUCKETS_S,
             registry=registry,
         )
-        self._lookups = Counter(
+        self._lookups = CounterTally(
             "headrace_tokenization_cache_lookups",
             "Texts looked up in the cache, by result: hit, flight (being encoded) or miss.",
             ("model", "result"),
@@ -39,14 +39,14 @@ class Instruments:
         self._cache_evictions = Gauge(
             "headrace_tokenization_cache_evictions", "Encoded texts that were pushed out.", registry=registry
         )
-        self._chars = Counter(
+        self._chars = CounterTally(
             "headrace_tokenization_chars",
             "Characters of prompts, by content (system, conversation, other) and whether their ids were known "
             "(cached, resumed) or not (encoded).",
             ("model", "content", "result"),
             registry=registry,
         )
-        self._verified = Counter(
+        self._verified = CounterTally(
             "headrace_tokenization_verifications",
             "Results compared with the reference, by what was found: equal, or the part that was wrong "
             "(encoder, cuts, cache), which is then switched off for the tokenizer.",
@@ -56,10 +56,6 @@ class Instruments:
         self._queue_depth = Gauge(
             "headrace_tokenization_queue_depth", "Texts that wait for a thread.", ("lane",), registry=registry
         )
-        # Looking labels up costs more than counting: once for each pair is enough. Models come from the operator.
-        self._of_lane = cache(lambda *labels: (self._queue_wait.labels(*labels), self._encode.labels(*labels)))
-        self._of_lookup = cache(self._lookups.labels)
-        self._of_chars = cache(self._chars.labels)
 
     def read_cache(self, *, num_bytes: Callable[[], int], num_evictions: Callable[[], int]) -> None:
         self._cache_bytes.set_function(num_bytes)
@@ -69,19 +65,21 @@ class Instruments:
         self._queue_depth.labels(lane).set_function(read)
 
     def encoded(self, *, model: str, lane: str, queue_wait_s: float, encode_s: float) -> None:
-        queue_wait, encode = self._of_lane(model, lane)
-        queue_wait.observe(queue_wait_s)
-        encode.observe(encode_s)
+        self._queue_wait.observe(queue_wait_s, model, lane)
+        self._encode.observe(encode_s, model, lane)
 
-    def encoded_in_place(self, *, model: str, encode_s: float) -> None:
-        self._of_lane(model, "in_place")[1].observe(encode_s)
+    def encoded_in_place(self, *, model: str, num_texts: int, num_chars: int, encode_s: float) -> None:
+        """Texts that were not known, of one round of the loop; `num_chars` characters of those are of plain prompts."""
+        self._encode.observe(encode_s, model, "in_place")
+        self._lookups.add(model, "miss", number=num_texts)
+        self.chars(model=model, content="other", result="encoded", num_chars=num_chars)
 
     def looked_up(self, *, model: str, result: str) -> None:
-        self._of_lookup(model, result).inc()
+        self._lookups.add(model, result)
 
     def chars(self, *, model: str, content: str, result: str, num_chars: int) -> None:
         if num_chars > 0:
-            self._of_chars(model, content, result).inc(num_chars)
+            self._chars.add(model, content, result, number=num_chars)
 
     def verified(self, *, model: str, found: str) -> None:
-        self._verified.labels(model, found).inc()
+        self._verified.add(model, found)

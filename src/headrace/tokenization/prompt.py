@@ -4,11 +4,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.tokenization.chat_messages import Message
 from headrace.tokenization.tokenizer import TokenIds
 
 _NUM_CHARS_MEASURED = 64 * 1024
-_MAX_BYTES_PER_CHAR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,7 @@ class ChatPrompt:
     template_kwargs: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True, eq=False):
     """The token ids of a prompt, where they came from and what they took."""
 
     token_ids: TokenIds
@@ -53,13 +53,7 @@ def min_num_tokens(text: str, *, max_token_bytes: int) -> int:
 
 
 def text_num_bytes(text: str) -> int:
-    """The UTF-8 size of `text`, or, where counting would take the event loop long, an upper bound of it."""
-    num_chars = len(text)
+    """The UTF-8 size of `text`, or, where counting would take the event loop long, about its size in memory."""
     if text.isascii():
-        return num_chars
-    if num_chars <= _NUM_CHARS_MEASURED:
-        return len(text.encode(errors="surrogatepass"))
-    memory = sys.getsizeof(text)  # Python keeps one, two or four bytes for each character
-    if memory < 2 * num_chars:
-        return 2 * num_chars
-    return (3 if memory < _MAX_BYTES_PER_CHAR * num_chars else _MAX_BYTES_PER_CHAR) * num_chars
+        return len(text)
+    return len(text.encode(errors="surrogatepass")) if len(text) <= _NUM_CHARS_MEASURED else sys.getsizeof(text)

@@ -7,8 +7,9 @@ deepest down; what is found is compared character by character before anything o
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NewType
+
+import msgspec
 
 from headrace.tokenization.cache import CacheStatistics, SegmentedCache
 from headrace.tokenization.segments import LOOKAHEAD, MIN_CUT_CHARS
@@ -34,8 +35,7 @@ _CUT_NUM_BYTES = 120
 _PROBE_NUM_BYTES = 300
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resume:
+class Resume(msgspec.Struct, frozen=True, eq=False):
     """Where a text may be resumed."""
 
     start: int
@@ -46,8 +46,7 @@ class Resume:
     """Whether the text continues all of the record, which it can then replace."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Record:
+class _Record(msgspec.Struct, frozen=True, eq=False):
     text: str
     encoded: EncodedText
     probes: tuple[_Probe, ...]

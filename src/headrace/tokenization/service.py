@@ -6,7 +6,6 @@ ids. One service serves one event loop.
 
 import asyncio
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +77,7 @@ class TokenizationService:
         self._upkeep = self._lane("upkeep", num_threads=1)
         self._processes = ProcessLane(_process_settings(self._settings))
         self._fallback = LocalFallback(LocalFallbackSettings(budget_s=self._settings.local_fallback_budget_s))
-        self._is_closing = threading.Event()
+        self._is_closing = False
         self._texts = TextEncoder(
             self._settings,
             short=self._short,
@@ -135,9 +134,9 @@ class TokenizationService:
                 encoder.reference,
                 choice=self._settings.encoder,
                 uses_cuts=self._settings.uses_cuts,
-                should_stop=self._is_closing.is_set,
+                should_stop=lambda: self._is_closing,
             )
-            if admission.encoder is not None and not self._is_closing.is_set():
+            if admission.encoder is not None and not self._is_closing:
                 warm_up = partial(admission.encoder.encode_batch, ["warm-up"], add_special_tokens=False)
                 self._short.warm_up(warm_up)
                 self._bulk.warm_up(warm_up)
@@ -216,8 +215,9 @@ class TokenizationService:
         ContextLengthError, OverloadedError (queue full, service closed), PayloadTooLargeError, TokenizationError. A
         cancelled caller frees its place.
         """
-        self._bind_loop()
-        if self._is_closing.is_set():
+        if asyncio.get_running_loop() is not self._loop:
+            self._bind_loop()
+        if self._is_closing:
             raise OverloadedError("the tokenization service is closed; try again elsewhere")
         encoder = self._encoder(model)
         if isinstance(prompt, ChatPrompt):
@@ -226,6 +226,10 @@ class TokenizationService:
             text = prompt
         if max_tokens is not None:
             _refuse_hopeless(text, encoder.reference, max_tokens=max_tokens)
+        if text is prompt:
+            at_once = self._texts.encode_at_once(text, encoder, model=model, add_special_tokens=add_special_tokens)
+            if at_once is not None:
+                return at_once
         encoded = await self._texts.encode(
             text, encoder, model=model, add_special_tokens=add_special_tokens, can_bail=on_saturation == "bail"
         )
@@ -235,12 +239,9 @@ class TokenizationService:
 
     def _bind_loop(self) -> None:
         """Flights belong to one loop; when that has closed, another may follow it."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError(f"{self!r} serves another event loop; make one service for each loop")
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._texts.follow_loop()
 
     async def _render(self, prompt: ChatPrompt, tokenizer: Tokenizer) -> str:
@@ -284,7 +285,7 @@ class TokenizationService:
 
     async def aclose(self) -> None:
         """End the threads; everybody who waits gets OverloadedError. Idempotent. Encoding after it is refused alike."""
-        self._is_closing.set()
+        self._is_closing = True
         lanes = (self._short, self._bulk, self._upkeep, self._processes)
         for lane in lanes:
             lane.close()

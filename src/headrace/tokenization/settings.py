@@ -50,7 +50,7 @@ class TokenizationSettings:
     max_queued_jobs: int = 4096
     """Texts that may wait in each lane; more are refused with 503."""
 
-    max_queued_bytes: NumBytes = 64 * _MIB
+    max_queued_bytes: NumBytes = 256 * _MIB
     """Bytes of text that may wait in each lane; more are refused with 503, a single longer text with 413."""
 
     batch_max_bytes: NumBytes = 16 * _KIB
@@ -86,10 +86,12 @@ class TokenizationSettings:
     encoder takes less time for it than going to a thread and back; 0 switches it off."""
 
     loop_budget_s: Seconds = 0.001
-    """Encoding in place may take this long in each round of the event loop; what does not fit goes to a thread."""
+    """Encoding in place may take this long in each round of the event loop; what does not fit waits for the next one,
+    or goes to a thread where too much waits already."""
 
     verify_share: float = 0.01
-    """Share of results that is compared with the reference in idle time; a shortcut that was wrong is switched off."""
+    """Share of results that is compared with the reference in idle time, as far as that takes no more than this share
+    of a core; a shortcut that was wrong is switched off."""
 
     saturation_bytes: NumBytes = 4 * _MIB
     """A lane in which more bytes wait is saturated: texts then go to a process or are encoded in place if they may, and

@@ -7,16 +7,19 @@ import asyncio
 import time
 from functools import partial
 
+import msgspec
+
 from headrace.aio.single_flight import SingleFlight
+from headrace.tokenization.in_place import InPlace
 from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.lanes import Finished, Lane
 from headrace.tokenization.local_fallback import Declined, LocalFallback
-from headrace.tokenization.loop_budget import LoopBudget
 from headrace.tokenization.model_encoder import ModelEncoder
 from headrace.tokenization.processes.lane import ProcessLane
 from headrace.tokenization.processes.poison import refusal
 from headrace.tokenization.prompt import Encoded, Saturated, text_num_bytes
 from headrace.tokenization.records import Namespace, Records, Resume
+from headrace.tokenization.segments import MIN_CUT_CHARS
 from headrace.tokenization.settings import TokenizationSettings
 from headrace.tokenization.tokenizer import TokenIds
 from headrace.tokenization.verify import Verifier
@@ -24,6 +27,10 @@ from headrace.tokenization.works import EncodedText, EncodeTexts, TextJob
 
 _MAX_SHARED_CHARS = 256 * 1024
 """Equal texts up to this length are encoded once; comparing longer ones would hold the event loop."""
+
+_MAX_UNKEPT_CHARS = MIN_CUT_CHARS
+"""Texts up to this length, which cannot be resumed, are not kept where the encoder is accelerated: to keep every one
+costs more than to encode again those that come again, and the cache is left to the long ones."""
 
 _Flight = asyncio.Future[Finished[EncodedText]]
 
@@ -49,7 +56,8 @@ class TextEncoder:
         self._fallback = fallback
         self._verifier = verifier
         self._instruments = instruments
-        self._budget = LoopBudget(budget_s=settings.loop_budget_s)
+        self._in_place = self._make_in_place()
+        self._tallies: dict[str, _Tally] = {}
         self._flights: SingleFlight[tuple[Namespace, str], Finished[EncodedText]] = SingleFlight()
         self.records = Records(
             max_bytes=settings.cache_max_bytes,
@@ -61,7 +69,13 @@ class TextEncoder:
     def follow_loop(self) -> None:
         """The program goes on in another event loop, since the last one was closed."""
         self._flights = SingleFlight()
-        self._budget.renew()
+        self._in_place = self._make_in_place()
+
+    def _make_in_place(self) -> InPlace:
+        settings = self._settings
+        return InPlace(
+            budget_s=settings.loop_budget_s, max_chars=settings.in_place_max_chars, on_round_end=self._write_tallies
+        )
 
     @property
     def num_flights(self) -> int:
@@ -76,6 +90,10 @@ class TextEncoder:
         """The ids of `text`. Raises what lanes and tokenizers raise; a cancelled caller frees its place."""
         if self._processes.is_poison(encoder.reference, text):
             raise refusal(encoder.reference.fingerprint, text)
+        num_chars = len(text)
+        is_unkept = num_chars <= _MAX_UNKEPT_CHARS and encoder.is_accelerated
+        if is_unkept and (self._in_place.fits(num_chars) or await self._in_place.turn(num_chars)):
+            return self._encode_unkept(text, encoder, model, add_special_tokens)
         namespace = encoder.namespace(add_special_tokens=add_special_tokens)
         token_ids = self.records.get(namespace, text) if encoder.is_keeping and self._settings.is_cache_on else None
         if token_ids is not None:
@@ -84,26 +102,56 @@ class TextEncoder:
             return Encoded(token_ids, "cache", 0.0, 0.0)
         resume = self.records.resume(namespace, text) if encoder.is_keeping and encoder.rules else None
         ask = _Ask(text, encoder, model, namespace, encoder.work(add_special_tokens=add_special_tokens), resume)
-        if self._goes_in_place(ask):
+        if encoder.is_accelerated and (self._in_place.fits(n := ask.num_new_chars) or await self._in_place.turn(n)):
             return self._encode_in_place(ask)
         return await self._encode_elsewhere(ask, can_bail=can_bail)
 
-    def _goes_in_place(self, ask: "_Ask") -> bool:
-        num_chars = ask.num_new_chars
-        is_short = ask.encoder.is_accelerated and num_chars <= self._settings.in_place_max_chars
-        return is_short and self._budget.allows(num_chars)
+    def encode_at_once(
+        self, text: str, encoder: ModelEncoder, *, model: str, add_special_tokens: bool
+    ) -> Encoded | None:
+        """What `encode` gives for a plain prompt, where that needs no waiting, no cache and no thread; else None.
+
+        Counts the prompt's content as well: the only thing that prompts of a few tokens need takes a few microseconds.
+        """
+        num_chars = len(text)
+        if num_chars > _MAX_UNKEPT_CHARS or not encoder.is_accelerated or not self._in_place.fits(num_chars):
+            return None
+        if self._processes.is_poison(encoder.reference, text):
+            return None
+        encoded = self._encode_unkept(text, encoder, model, add_special_tokens)
+        self._tallies[model].num_plain_chars += num_chars
+        return encoded
+
+    def _encode_unkept(self, text: str, encoder: ModelEncoder, model: str, add_special_tokens: bool) -> Encoded:
+        begun_s = time.perf_counter()
+        token_ids = encoder.encoder.encode_batch((text,), add_special_tokens=add_special_tokens)[0]
+        took_s = time.perf_counter() - begun_s
+        self._spend(len(text), model, took_s)
+        self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
+        return Encoded(token_ids, "in_place", 0.0, took_s)
 
     def _encode_in_place(self, ask: "_Ask") -> Encoded:
-        if self._budget.is_fresh:
-            asyncio.get_running_loop().call_soon(self._budget.renew)
         begun_s = time.perf_counter()
-        encoded = ask.work.run([ask.job()])[0]
+        [encoded] = ask.work.run((ask.job(),))
         took_s = time.perf_counter() - begun_s
-        self._budget.spend(ask.num_new_chars, took_s=took_s)
-        self._instruments.looked_up(model=ask.model, result="miss")
-        self._instruments.encoded_in_place(model=ask.model, encode_s=took_s)
+        self._spend(ask.num_new_chars, ask.model, took_s)
         self._keep(ask, encoded)
         return Encoded(encoded.token_ids, "in_place", 0.0, took_s, ask.start)
+
+    def _spend(self, num_chars: int, model: str, took_s: float) -> None:
+        self._in_place.spend(num_chars, took_s=took_s)
+        tally = self._tallies.get(model)
+        if tally is None:
+            tally = self._tallies[model] = _Tally()
+        tally.num_texts += 1
+        tally.took_s += took_s
+
+    def _write_tallies(self) -> None:
+        for model, tally in self._tallies.items():
+            self._instruments.encoded_in_place(
+                model=model, num_texts=tally.num_texts, num_chars=tally.num_plain_chars, encode_s=tally.took_s
+            )
+        self._tallies.clear()
 
     async def _encode_elsewhere(self, ask: "_Ask", *, can_bail: bool) -> Encoded | Saturated:
         num_bytes = text_num_bytes(ask.text if not ask.start else ask.text[ask.start :])
@@ -170,6 +218,14 @@ class TextEncoder:
             self.records.put(ask.namespace, ask.text, encoded, resumed=ask.resume)
         if encoder.is_accelerated or ask.start:
             self._verifier.consider(ask.model, encoder, ask.text, encoded.token_ids, add_special_tokens=adds)
+
+
+class _Tally(msgspec.Struct):
+    """What was encoded in place for a model in one round of the loop."""
+
+    num_texts: int = 0
+    num_plain_chars: int = 0
+    took_s: float = 0.0
 
 
 class _Ask:

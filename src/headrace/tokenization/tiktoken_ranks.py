@@ -16,7 +16,7 @@ import tiktoken
 
 from headrace.errors import TokenizationError
 from headrace.tokenization.chat_template import ChatTemplate
-from headrace.tokenization.incremental import BytesDecoder
+from headrace.tokenization.incremental import bytes_decoders
 from headrace.tokenization.segments import CL100K_REGEX, O200K_REGEX, tiktoken_cut_rules
 from headrace.tokenization.surrogates import refuse_lone_surrogates
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, Tokenizer
@@ -63,7 +63,8 @@ class TiktokenTokenizer:
         self.vocab_size = len(self._table)
         self.special_token_ids = frozenset(self._special_tokens.values())
         skipped = self.special_token_ids
-        self._skipping_table = [b"" if i in skipped else token for i, token in enumerate(self._table)]
+        without = [b"" if token_id in skipped else token for token_id, token in enumerate(self._table)]
+        self._decoders = {False: bytes_decoders(self._table), True: bytes_decoders(without)}
         self.eos_token_id = self._special_tokens.get("<|endoftext|>")
         self.max_token_bytes = max(map(len, self._table))
         self.added_tokens = tuple(self._special_tokens)
@@ -90,7 +91,7 @@ class TiktokenTokenizer:
         return [token.decode(errors="backslashreplace") for token in known]
 
     def incremental_decoder(self, *, skip_special_tokens: bool) -> IncrementalDecoder:
-        return BytesDecoder(self._skipping_table if skip_special_tokens else self._table)
+        return self._decoders[skip_special_tokens]()
 
     def accelerated(self) -> Tokenizer:
         """A faster encoder for the same rules, not yet compared with this one. Raises TokenizationError."""

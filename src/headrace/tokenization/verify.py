@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,21 +99,35 @@ def _cuts_are_wrong(check: Check, text: str) -> bool:
 class Verifier:
     """Picks results, has them compared in the thread of `lane`, and drops the shortcut that was wrong."""
 
-    def __init__(self, lane: Lane, *, share: float, is_idle: Callable[[], bool], instruments: Instruments) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        share: float,
+        is_idle: Callable[[], bool],
+        instruments: Instruments,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`share` of the results is compared, while that takes no more than this share of the thread's time."""
         self._lane = lane
         self._share = share
         self._is_idle = is_idle
         self._instruments = instruments
+        self._now_s = now_s
         self._due = 0.0
+        self._rests_until_s = 0.0
 
     def consider(
         self, model: str, encoder: ModelEncoder, text: str, token_ids: TokenIds, *, add_special_tokens: bool
     ) -> None:
         """Perhaps compare this result. Called in the event loop for every result; returns at once."""
-        if not self._share:
+        self._due += self._share
+        if self._due < 1.0:
             return
-        self._due = min(self._due + self._share, 1.0 + self._share)
-        if self._due < 1.0 or len(text) > _MAX_TEXT_CHARS or len(self._lane) >= _MAX_WAITING or not self._is_idle():
+        self._due = min(self._due, 1.0 + self._share)
+        if self._now_s() < self._rests_until_s or len(text) > _MAX_TEXT_CHARS:
+            return
+        if len(self._lane) >= _MAX_WAITING or not self._is_idle():
             return
         self._due -= 1.0
         check = Check(text, token_ids, encoder.reference, encoder.encoder, encoder.rules, add_special_tokens)
@@ -125,7 +140,9 @@ class Verifier:
         if (error := future.exception()) is not None:
             _LOG.debug("a result could not be compared: %s", error)
             return
-        finding = future.result().value
+        finished = future.result()
+        self._rests_until_s = self._now_s() + finished.run_s * (1 / self._share - 1)
+        finding = finished.value
         self._instruments.verified(model=model, found="equal" if finding is None else finding.shortcut)
         if finding is not None:
             shown = repr(finding.example[:_NUM_SHOWN_CHARS])

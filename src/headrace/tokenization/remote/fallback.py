@@ -1,7 +1,6 @@
 """What the pool gives back, and why it may have been the local tokenizer that answered. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from headrace.errors import (
@@ -43,8 +42,7 @@ class RemoteUnavailableError(OverloadedError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class PoolEncoded(Encoded):
+class PoolEncoded(Encoded, frozen=True, eq=False):
     """The ids of a prompt, and whose they are: `endpoint` is set when `fallback_reason` is not, and the other way."""
 
     endpoint: str | None = None
