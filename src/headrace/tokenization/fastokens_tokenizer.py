@@ -89,6 +89,6 @@ def _library() -> "type[fastokens.Tokenizer]":
     try:
         import fastokens
     except ImportError as error:
-        raise TokenizationError("fastokens is not installed; pip install 'headrace[fast]' brings it") from error
+        raise TokenizationError("fastokens is not installed; pip install fastokens brings it") from error
     tokenizer: type[fastokens.Tokenizer] = fastokens.Tokenizer
     return tokenizer
