@@ -52,7 +52,7 @@ def mixed_text(seed: object, num_chars: int) -> str:
     kinds = [kind for _, kind in _SHARES]
     weights = [share for share, _ in _SHARES]
     parts: list[str] = []
-    missing = num_chars
+    missing = num_chars + 2  # the last part has no separator after it
     while missing > 0:
         part = _MAKERS[rng.choices(kinds, weights)[0]](rng, words, rng.randint(300, 900))
         parts.append(part)
