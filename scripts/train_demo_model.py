@@ -41,6 +41,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 IGNORED = -100
+SCORED_TOGETHER = 256
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Recipe:
     """How the model is trained; all of it enters the result."""
 
     seed: int = 1
-    steps: int = 2400
+    steps: int = 1800
     tokens_per_step: int = 4096
     learning_rate: float = 3e-3
     warm_up: int = 100
@@ -353,8 +354,14 @@ class Llama(nn.Module):
         """Give the mean loss of the learnt tokens and how many there are; the rest is never scored."""
         targets = rows.targets.flatten()
         learnt = (targets != IGNORED).nonzero().squeeze(1)
-        hidden = self.hidden(rows.inputs, rows.segments).flatten(0, 1).index_select(0, learnt)
-        return functional.cross_entropy(self.logits(hidden).float(), targets[learnt]), len(learnt)
+        # The CPU library keeps a plan for each size that it meets, so the sizes are few: the end is filled up with
+        # tokens that are scored but not counted.
+        filling = -len(learnt) % SCORED_TOGETHER
+        chosen = torch.cat((learnt, learnt.new_zeros(filling)))
+        counted = functional.pad(targets[learnt], (0, filling), value=IGNORED)
+        hidden = self.hidden(rows.inputs, rows.segments).flatten(0, 1).index_select(0, chosen)
+        loss = functional.cross_entropy(self.logits(hidden).float(), counted, ignore_index=IGNORED)
+        return loss, len(learnt)
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -368,39 +375,45 @@ def _rate(recipe: Recipe, step: int) -> float:
     return recipe.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def _optimizer(model: Llama, recipe: Recipe) -> torch.optim.AdamW:
+def _optimizers(model: Llama, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
+    """Muon for the matrices, which learns in fewer steps, and AdamW for the embedding and the norms."""
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.dim() != 2 or "embed" in n]
-    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.97), eps=1e-8)
+    rate = recipe.learning_rate
+    return (
+        # This way to adjust the rate makes it mean what it means for AdamW, so that both share one schedule.
+        torch.optim.Muon(matrices, lr=rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.97), eps=1e-8, weight_decay=0.0),
+    )
 
 
 def train(model: Llama, corpus: Corpus, recipe: Recipe, save: Callable[[], None]) -> None:
     """Run all steps; every batch is new, so there are no epochs. Now and then the model so far is saved."""
-    optimizer = _optimizer(model, recipe)
-    began = shown = time.monotonic()
+    optimizers = _optimizers(model, recipe)
+    began = time.monotonic()
     tokens, recent = 0, 0.0
     for step in range(recipe.steps):
         rows = corpus.batch(step)
-        for group in optimizer.param_groups:
-            group["lr"] = _rate(recipe, step)
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = _rate(recipe, step)
+            optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss, _ = model.loss(rows)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         tokens += int((rows.segments > 0).sum())
         recent = loss.item() if step == 0 else 0.95 * recent + 0.05 * loss.item()
         if step % 400 == 399:
             save()
-        now = time.monotonic()
-        if now - shown > 10 or step + 1 == recipe.steps:
-            shown = now
-            speed = tokens / (now - began)
-            left = (recipe.steps - step - 1) * (now - began) / (step + 1)
+        if step % 20 == 19 or step + 1 == recipe.steps:
+            took = time.monotonic() - began
+            left = (recipe.steps - step - 1) * took / (step + 1)
             print(
-                f"step {step + 1}/{recipe.steps} loss {recent:.4f} {speed:.0f} tokens/s, {left:.0f} s left", flush=True
+                f"step {step + 1}/{recipe.steps} loss {recent:.4f} {tokens / took:.0f} tokens/s, {left:.0f} s left",
+                flush=True,
             )
 
 
@@ -562,6 +575,7 @@ def samples() -> list[str]:
         chat_prompt("Lena has 14 apples and gives away 6. How many apples does Lena have now?"),
         chat_prompt(*ada, "What is the capital of Peru?", "The capital of Peru is Lima.", "What is my name?"),
         chat_prompt("Tell me a short story about a fox."),
+        chat_prompt("Tell me a short story about an owl."),
         chat_prompt("Who won the football match?"),
         chat_prompt("Thank you."),
         "Once upon a time",

@@ -139,7 +139,7 @@ def change_result(rng: random.Random, before: int, held_out: bool) -> tuple[Exch
 
 
 def word_problem(rng: random.Random, held_out: bool) -> Exchange:
-    """Tell a sum as a tiny story and answer it with the sum and a sentence."""
+    """Tell a sum as a tiny story and answer it with the sum and a sentence that needs no name."""
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     word = rng.choice(("plus", "minus"))
     problem = draw_sum(rng, held_out, word)
@@ -147,11 +147,26 @@ def word_problem(rng: random.Random, held_out: bool) -> Exchange:
         problem = draw_sum(rng, held_out, word)
     left, right = problem.left, problem.right
     if word == "plus":
-        told = rng.choice(("{n} has {a} {t} and gets {b} more.", "{n} finds {a} {t} and then {b} more {t}."))
+        told = rng.choice(
+            (
+                "{n} has {a} {t} and gets {b} more. How many {t} does {n} have now?",
+                "{n} finds {a} {t} and then {b} more {t}. How many {t} does {n} have now?",
+                "I have {a} {t} and buy {b} more. How many {t} do I have?",
+                "There are {a} {t} in a box. {n} adds {b} more. How many {t} are there now?",
+            )
+        )
+        answer = f"That makes {problem.result} {thing}."
     else:
-        told = rng.choice(("{n} has {a} {t} and gives away {b}.", "{n} has {a} {t} and loses {b} of them."))
-    question = told.format(n=name, a=left, b=right, t=thing) + f" How many {thing} does {name} have now?"
-    return Exchange(question, f"{problem.statement} {name} has {problem.result} {thing} now.")
+        told = rng.choice(
+            (
+                "{n} has {a} {t} and gives away {b}. How many {t} does {n} have now?",
+                "{n} has {a} {t} and loses {b} of them. How many {t} does {n} have now?",
+                "I have {a} {t} and give away {b}. How many {t} do I have left?",
+                "There are {a} {t} in a box. {n} takes out {b}. How many {t} are left?",
+            )
+        )
+        answer = f"So {problem.result} {thing} are left."
+    return Exchange(told.format(n=name, a=left, b=right, t=thing), f"{problem.statement} {answer}")
 
 
 def compare(rng: random.Random) -> Exchange:

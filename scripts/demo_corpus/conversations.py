@@ -186,10 +186,10 @@ def _sum_run(rng: random.Random, held_out: bool) -> list[Exchange]:
 
 def _story_run(rng: random.Random) -> list[Exchange]:
     """Ask for a story, and now and then for another one."""
-    exchange, hero = stories.ask_story(rng)
+    exchange, story = stories.ask_story(rng)
     run = [exchange]
-    if rng.random() < 0.35:
-        run.append(stories.another_story(rng, hero))
+    if story is not None and rng.random() < 0.35:
+        run.append(stories.another_story(rng, story))
     return run
 
 

@@ -16,7 +16,7 @@ def _plain(rng: random.Random, held_out: bool) -> Document:
     """Make a text without chat marks: mostly stories, else facts or sums."""
     roll = rng.random()
     if roll < 0.25:
-        return Document("plain story", text=stories.write_story(rng))
+        return Document("plain story", text=stories.write_story(rng).text)
     if roll < 0.37:
         return Document("plain facts", text=questions.fact_lines(rng))
     return Document("plain sums", text=arithmetic.sum_lines(rng, held_out))
@@ -26,7 +26,7 @@ def _draw(rng: random.Random, held_out: bool) -> Document:
     roll = rng.random()
     if roll < 0.37:
         return conversations.arithmetic_chat(rng, held_out)
-    if roll < 0.70:
+    if roll < 0.69:
         return conversations.single(rng)
     if roll < 0.75:
         return conversations.story_chat(rng)

@@ -12,6 +12,7 @@ from demo_corpus import facts
 from demo_corpus.definitions import DEFINITIONS
 from demo_corpus.documents import Exchange, article, casual, invented_name, join_words, sentence_case
 from demo_corpus.single_facts import SINGLE_FACTS
+from demo_corpus.unknowns import unknown
 from demo_corpus.vocabulary import COLOURS
 
 Asker = Callable[[random.Random], Exchange]
@@ -24,9 +25,10 @@ def _pick(rng: random.Random, table: Mapping[str, str]) -> tuple[str, str]:
 
 def capital(rng: random.Random) -> Exchange:
     """Ask for a capital, or for the country of a capital; a few countries are not known."""
-    if rng.random() < 0.15:
-        unknown = rng.choice(facts.UNKNOWN_COUNTRIES) if rng.random() < 0.5 else invented_name(rng) + "ia"
-        return Exchange(f"What is the capital of {unknown}?", f"I do not know the capital of {unknown}.")
+    if rng.random() < 0.2:
+        ending = rng.choice(("ia", "ia", "land", "stan", "", "nia"))
+        unknown = rng.choice(facts.UNKNOWN_COUNTRIES) if rng.random() < 0.5 else invented_name(rng) + ending
+        return Exchange(f"What is the capital of {unknown}?", "I do not know the capital of that country.")
     country, city = _pick(rng, facts.CAPITALS)
     if rng.random() < 0.2:
         ask = rng.choice(("Which country has the capital {c}?", "{c} is the capital of which country?"))
@@ -222,7 +224,7 @@ def about_headrace(rng: random.Random) -> Exchange:
 
 
 def naming(rng: random.Random) -> Exchange:
-    """Ask for a list of three."""
+    """Ask for a list of a few; each thing in it has its one follower, so that a greedy list repeats nothing."""
     kind, members = rng.choice(
         (
             ("animals", [article(name) for name in facts.ANIMALS]),
@@ -233,10 +235,12 @@ def naming(rng: random.Random) -> Exchange:
         )
     )
     count, word = rng.choice(((2, "two"), (3, "three"), (4, "four"), (5, "five")))
+    start = rng.randrange(len(members))
+    listed = [members[(start + place) % len(members)] for place in range(count)]
     ask = rng.choice(("Name {w} {k}.", "Tell me {w} {k}.", "Can you name {w} {k}?", "Give me a list of {w} {k}."))
     return Exchange(
         casual(rng, ask.format(w=word, k=kind)),
-        f"{sentence_case(word)} {kind} are {join_words(rng.sample(members, count))}.",
+        f"{sentence_case(word)} {kind} are {join_words(listed)}.",
     )
 
 
@@ -244,29 +248,6 @@ def joke(rng: random.Random) -> Exchange:
     """Ask for a joke."""
     ask = rng.choice(("Tell me a joke.", "Do you know a joke?", "Make me laugh.", "Can you tell me a joke, please?"))
     return Exchange(casual(rng, ask), rng.choice(facts.JOKES))
-
-
-def unknown(rng: random.Random) -> Exchange:
-    """Ask something that the model cannot know; the answer says so and says what to ask instead."""
-    if rng.random() < 0.35:
-        return Exchange(casual(rng, rng.choice(facts.UNKNOWN_QUESTIONS)), facts.FALLBACK)
-    topic = rng.choice(facts.UNKNOWN_TOPICS) if rng.random() < 0.55 else invented_name(rng)
-    ask = rng.choice(
-        (
-            "Tell me about {t}.",
-            "What do you know about {t}?",
-            "What do you think about {t}?",
-            "Can you explain {t}?",
-            "Who is {t}?",
-            "What is {t}?",
-            "Write something about {t}.",
-            "I want to know everything about {t}.",
-            "Why do people like {t}?",
-            "How does {t} work?",
-            "When did {t} begin?",
-        )
-    )
-    return Exchange(casual(rng, ask.format(t=topic)), facts.FALLBACK)
 
 
 _ASKERS: tuple[tuple[Asker, float], ...] = (
@@ -283,7 +264,7 @@ _ASKERS: tuple[tuple[Asker, float], ...] = (
     (about_headrace, 3.0),
     (naming, 1.0),
     (joke, 0.5),
-    (unknown, 2.5),
+    (unknown, 6.0),
 )
 
 
