@@ -195,7 +195,9 @@ async def test_a_thread_that_hangs_is_left_behind_with_a_warning(
     lane = _lane()
     held = await _hold(lane, work)
     await lane.aclose(timeout_s=0.01)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    # asyncio may log of futures that earlier tests left behind, whenever the garbage collector finds them
+    records = [record for record in caplog.records if record.name == "headrace.tokenization.lanes"]
+    assert [record.levelno for record in records] == [logging.WARNING]
     assert "headrace-test-0 is still inside a call" in caplog.text
     assert isinstance(held.exception(), OverloadedError)
     work.gate.set()
