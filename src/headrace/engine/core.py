@@ -61,8 +61,8 @@ class EngineCore:
         deltas = self._take_refused()
         if self._scheduler.has_work:
             plan = self._scheduler.schedule()
-            sampled = self._executor.execute(plan)
-            deltas += self._scheduler.update(plan, sampled)
+            result = self._executor.execute(plan)
+            deltas += self._scheduler.update(plan, result)
             self._num_steps += 1
         return deltas
 

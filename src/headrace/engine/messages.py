@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from headrace.engine.lora_request import LoRARequest
+from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 
 
@@ -28,6 +30,9 @@ class AddRequest(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only
     """Ids that end the request, the model's end-of-sequence ids among them unless `ignore_eos`."""
     arrival_time: float
     priority: int = 0
+    pooling_params: PoolingParams | None = None
+    """Set for an embedding: the request then ends with its prompt, and `sampling_params` has no effect."""
+    lora: LoRARequest | None = None
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
@@ -55,6 +60,15 @@ class Shutdown(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False)
 ToCore: TypeAlias = Start | AddRequest | Abort | Call | Shutdown
 
 
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Log probabilities at one position: the position's own token first, then the most likely ones, likeliest first."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    rank: int
+    """Of the position's own token in the whole vocabulary, 1 being the likeliest."""
+
+
 class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """What one step did for one request. `finish_reason` is set on the last delta of a request, and only there."""
 
@@ -65,6 +79,12 @@ class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     stop_reason: int | None = None
     error: str | None = None
     """Why the request failed inside the core; `finish_reason` is then "error"."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `new_token_ids`, where the request wants them."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """With the first delta, where wanted: one for each prompt token but the first."""
+    embedding: bytes | None = None
+    """The pooled vector (packed float32, the machine's byte order), with the only delta of an embedding request."""
 
 
 class CoreStatistics(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):

@@ -10,14 +10,14 @@ first in order never loses its blocks to another, so each step makes progress.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.engine.config import SchedulerConfig
 from headrace.engine.kv_cache import KVCacheBlocks
 from headrace.engine.messages import AddRequest, TokenDelta
 from headrace.engine.request import Request, RequestState, make_request
-from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest, StepPlan
+from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest, StepPlan, StepResult
 from headrace.prefix_hash import BlockHasher
 
 
@@ -107,15 +107,15 @@ class Scheduler:
         self._admit_waiting(step)
         return self._to_plan(step)
 
-    def update(self, plan: StepPlan, sampled: Mapping[str, int]) -> tuple[TokenDelta, ...]:
-        """Take a plan's outcome, the token drawn for each request with `is_sampled`: what to tell the front end."""
+    def update(self, plan: StepPlan, result: StepResult) -> tuple[TokenDelta, ...]:
+        """Take a plan's outcome: what to tell the front end."""
         deltas = []
         for scheduled in plan.scheduled:
             request = self._requests[scheduled.request_id]
             request.num_computed_tokens += scheduled.num_tokens
             self._publish(request)
             if scheduled.is_sampled:
-                deltas.append(self._append(request, sampled[scheduled.request_id]))
+                deltas.append(self._append(request, result.token_ids[scheduled.request_id]))
         return tuple(deltas)
 
     def statistics(self) -> SchedulerStatistics:

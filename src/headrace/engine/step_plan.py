@@ -3,8 +3,12 @@
 The runner keeps each request's tokens and block table; a plan names only what changes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from headrace.engine.lora_request import LoRARequest
+from headrace.engine.messages import TokenLogprobs
+from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 
 
@@ -19,6 +23,9 @@ class AdmittedRequest:
     params: SamplingParams
     stop_token_ids: frozenset[int]
     sampling_seed: int
+    pooling: PoolingParams | None = None
+    """Set for an embedding: pooled instead of sampled."""
+    lora: LoRARequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +53,17 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(request.num_tokens for request in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The outcome of a plan, by request id. Plain values, as a plan's are."""
+
+    token_ids: Mapping[str, int]
+    """The token drawn for each scheduled request with `is_sampled`; pooled requests have none."""
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    """Of the drawn tokens, where wanted."""
+    prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """Of the prompt tokens that this step's logits foretell, where wanted: those after each computed one."""
+    embeddings: Mapping[str, bytes] = field(default_factory=dict)
+    """Packed float32 vectors of the pooled requests whose prompt is now computed whole."""

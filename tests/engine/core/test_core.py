@@ -13,7 +13,7 @@ from headrace.engine.config import EngineArgs
 from headrace.engine.core import EngineCore
 from headrace.engine.model_config import load_model_config
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.step_plan import StepPlan
+from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.testing.core_driver import CoreDriver, add_request
 
 MakeDriver = Callable[..., CoreDriver]
@@ -250,8 +250,14 @@ class BrokenExecutor:
     def start(self) -> int:
         return 4
 
-    def execute(self, plan: StepPlan) -> dict[str, int]:
+    def execute(self, plan: StepPlan) -> StepResult:
         raise RuntimeError(f"cannot run {plan.num_tokens} tokens")
+
+    def collective_rpc(self, method: object, **_: object) -> list[object]:
+        return []
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_failure_of_the_model_leaves_the_step(tiny_model_dir: Path) -> None:

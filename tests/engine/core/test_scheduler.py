@@ -1,7 +1,5 @@
 """Who runs when: budget, order, admission, preemption, ends. With a fake model that draws fixed tokens."""
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from headrace.engine.kv_cache import KVCacheBlocks
 from headrace.engine.messages import TokenDelta
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.scheduler import Scheduler
-from headrace.engine.step_plan import StepPlan
+from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.testing.core_driver import add_request
 
 BLOCK_SIZE = 4
@@ -42,8 +40,8 @@ def tokens_of(plan: StepPlan) -> dict[str, int]:
     return {request.request_id: request.num_tokens for request in plan.scheduled}
 
 
-def draw(plan: StepPlan, token_id: int = 7) -> Mapping[str, int]:
-    return {request.request_id: token_id for request in plan.scheduled if request.is_sampled}
+def draw(plan: StepPlan, token_id: int = 7) -> StepResult:
+    return StepResult(token_ids={request.request_id: token_id for request in plan.scheduled if request.is_sampled})
 
 
 def run_step(scheduler: Scheduler, token_id: int = 7) -> tuple[StepPlan, tuple[TokenDelta, ...]]:
@@ -306,7 +304,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._check_admissions(plan)
         self._check_spans(plan)
         sampled = {r.request_id: data.draw(st.integers(0, 3)) for r in plan.scheduled if r.is_sampled}
-        deltas = self.scheduler.update(plan, sampled)
+        deltas = self.scheduler.update(plan, StepResult(token_ids=sampled))
         assert {d.request_id: d.new_token_ids for d in deltas} == {key: (value,) for key, value in sampled.items()}
         self._take(deltas)
 

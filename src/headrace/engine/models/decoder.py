@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from headrace.engine.model_config import ModelConfig
+from headrace.engine.models.build import ModelBuild
 from headrace.engine.models.forward_batch import AttentionStep, ForwardBatch
 from headrace.engine.models.layers import Embedding, GatedMLP, Linear, RMSNorm
 from headrace.engine.models.rotary import RotaryEmbedding
-from headrace.engine.models.weights import WeightSource
 
 
 class CausalModel(Protocol):
     """A model as the runner sees it. Without state between calls: keys and values live behind the batch's attention."""
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Logits [S, vocabulary] of the sampled tokens; keys and values of all tokens are stored."""
+        """Normalized hidden states [S, hidden] of the batch's `output_rows`; keys and values of all are stored."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [S, vocabulary] of such hidden states."""
         ...
 
 
@@ -42,7 +46,7 @@ class Attention:
         self,
         config: ModelConfig,
         traits: DecoderTraits,
-        weights: WeightSource,
+        build: ModelBuild,
         *,
         layer: int,
         rotary: RotaryEmbedding,
@@ -55,7 +59,7 @@ class Attention:
         self._q_k = [config.num_heads, config.num_kv_heads]
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self._qkv = Linear(
-            weights,
+            build,
             f"{name}.q_proj",
             f"{name}.k_proj",
             f"{name}.v_proj",
@@ -64,7 +68,7 @@ class Attention:
             has_bias=traits.has_qkv_bias,
         )
         self._output = Linear(
-            weights,
+            build,
             f"{name}.o_proj",
             input_size=query_size,
             output_sizes=(config.hidden_size,),
@@ -73,8 +77,8 @@ class Attention:
         self._norms: tuple[RMSNorm, RMSNorm] | None = None
         if traits.has_qk_norm:
             self._norms = (
-                RMSNorm(weights, f"{name}.q_norm", size=config.head_dim, eps=config.rms_norm_eps),
-                RMSNorm(weights, f"{name}.k_norm", size=config.head_dim, eps=config.rms_norm_eps),
+                RMSNorm(build, f"{name}.q_norm", size=config.head_dim, eps=config.rms_norm_eps),
+                RMSNorm(build, f"{name}.k_norm", size=config.head_dim, eps=config.rms_norm_eps),
             )
 
     def __call__(self, x: Tensor, factors: tuple[Tensor, Tensor], attention: AttentionStep) -> Tensor:
@@ -97,18 +101,18 @@ class DecoderLayer:
         self,
         config: ModelConfig,
         traits: DecoderTraits,
-        weights: WeightSource,
+        build: ModelBuild,
         *,
         layer: int,
         rotary: RotaryEmbedding,
     ) -> None:
         name = f"model.layers.{layer}"
         size, eps = config.hidden_size, config.rms_norm_eps
-        self._input_norm = RMSNorm(weights, f"{name}.input_layernorm", size=size, eps=eps)
-        self._attention = Attention(config, traits, weights, layer=layer, rotary=rotary)
-        self._mlp_norm = RMSNorm(weights, f"{name}.post_attention_layernorm", size=size, eps=eps)
+        self._input_norm = RMSNorm(build, f"{name}.input_layernorm", size=size, eps=eps)
+        self._attention = Attention(config, traits, build, layer=layer, rotary=rotary)
+        self._mlp_norm = RMSNorm(build, f"{name}.post_attention_layernorm", size=size, eps=eps)
         self._mlp = GatedMLP(
-            weights,
+            build,
             f"{name}.mlp",
             hidden_size=size,
             intermediate_size=config.intermediate_size,
@@ -127,30 +131,33 @@ class Decoder:
         self,
         config: ModelConfig,
         traits: DecoderTraits,
-        weights: WeightSource,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
+        build: ModelBuild,
     ) -> None:
         size = config.hidden_size
-        self._embedding = Embedding(weights, "model.embed_tokens", vocab_size=config.vocab_size, hidden_size=size)
+        self._embedding = Embedding(build, "model.embed_tokens", vocab_size=config.vocab_size, hidden_size=size)
         self._rotary = RotaryEmbedding(
-            config.rope, head_dim=config.head_dim, max_positions=config.max_model_len, device=device, dtype=dtype
+            config.rope,
+            head_dim=config.head_dim,
+            max_positions=config.max_model_len,
+            device=build.device,
+            dtype=build.dtype,
         )
         self._layers = [
-            DecoderLayer(config, traits, weights, layer=layer, rotary=self._rotary)
-            for layer in range(config.num_layers)
+            DecoderLayer(config, traits, build, layer=layer, rotary=self._rotary) for layer in range(config.num_layers)
         ]
-        self._norm = RMSNorm(weights, "model.norm", size=size, eps=config.rms_norm_eps)
+        self._norm = RMSNorm(build, "model.norm", size=size, eps=config.rms_norm_eps)
         self._head = self._embedding
         if not config.tie_word_embeddings:
-            self._head = Embedding(weights, "lm_head", vocab_size=config.vocab_size, hidden_size=size)
+            self._head = Embedding(build, "lm_head", vocab_size=config.vocab_size, hidden_size=size)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         x = self._embedding(batch.token_ids)
         factors = self._rotary.at(batch.positions)
         for layer in self._layers:
             x = layer(x, factors, batch.attention)
-        if batch.sampled_rows is not None:
-            x = x[batch.sampled_rows]
-        return self._head.logits(self._norm(x))
+        if batch.output_rows is not None:
+            x = x[batch.output_rows]
+        return self._norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head.logits(hidden)

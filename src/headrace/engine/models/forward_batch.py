@@ -26,5 +26,5 @@ class ForwardBatch:
     positions: Tensor
     """[T] int64, of each token in its own request"""
     attention: AttentionStep
-    sampled_rows: Tensor | None
-    """[S] int64, the tokens whose logits are wanted; None for all of them, in order."""
+    output_rows: Tensor | None
+    """[S] int64, the tokens whose hidden states are wanted; None for all of them, in order."""

@@ -4,23 +4,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.engine.models.weights import WeightSource
+from headrace.engine.models.build import ModelBuild
 
 
 class Linear:
     """y = x W^T + b; several projections of the same input are one, stacked in the order of their names."""
 
-    __slots__ = ("_bias", "_weight")
+    __slots__ = ("_adapt", "_product")
 
     def __init__(
-        self, weights: WeightSource, *names: str, input_size: int, output_sizes: tuple[int, ...], has_bias: bool = False
+        self, build: ModelBuild, *names: str, input_size: int, output_sizes: tuple[int, ...], has_bias: bool = False
     ) -> None:
         sizes = list(zip(names, output_sizes, strict=True))
-        self._weight = _stack([weights.take(f"{name}.weight", size, input_size) for name, size in sizes])
-        self._bias = _stack([weights.take(f"{name}.bias", size) for name, size in sizes]) if has_bias else None
+        weight = _stack([build.weights.take(f"{name}.weight", size, input_size) for name, size in sizes])
+        bias = _stack([build.weights.take(f"{name}.bias", size) for name, size in sizes]) if has_bias else None
+        self._product = build.make_product(weight, bias)
+        self._adapt = None
+        if build.adapters is not None:
+            self._adapt = build.adapters.attach(*names, input_size=input_size, output_sizes=output_sizes)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self._weight, self._bias)
+        y = self._product(x)
+        if self._adapt is not None:
+            self._adapt(y, x)
+        return y
 
 
 class RMSNorm:
@@ -28,8 +35,8 @@ class RMSNorm:
 
     __slots__ = ("_eps", "_shape", "_weight")
 
-    def __init__(self, weights: WeightSource, name: str, *, size: int, eps: float) -> None:
-        self._weight = weights.take(f"{name}.weight", size)
+    def __init__(self, build: ModelBuild, name: str, *, size: int, eps: float) -> None:
+        self._weight = build.weights.take(f"{name}.weight", size)
         self._shape = (size,)
         self._eps = eps
 
@@ -43,10 +50,10 @@ class GatedMLP:
     __slots__ = ("_down", "_gate_up")
 
     def __init__(
-        self, weights: WeightSource, name: str, *, hidden_size: int, intermediate_size: int, has_bias: bool = False
+        self, build: ModelBuild, name: str, *, hidden_size: int, intermediate_size: int, has_bias: bool = False
     ) -> None:
         self._gate_up = Linear(
-            weights,
+            build,
             f"{name}.gate_proj",
             f"{name}.up_proj",
             input_size=hidden_size,
@@ -54,7 +61,7 @@ class GatedMLP:
             has_bias=has_bias,
         )
         self._down = Linear(
-            weights,
+            build,
             f"{name}.down_proj",
             input_size=intermediate_size,
             output_sizes=(hidden_size,),
@@ -71,8 +78,8 @@ class Embedding:
 
     __slots__ = ("_weight",)
 
-    def __init__(self, weights: WeightSource, name: str, *, vocab_size: int, hidden_size: int) -> None:
-        self._weight = weights.take(f"{name}.weight", vocab_size, hidden_size)
+    def __init__(self, build: ModelBuild, name: str, *, vocab_size: int, hidden_size: int) -> None:
+        self._weight = build.weights.take(f"{name}.weight", vocab_size, hidden_size)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         return functional.embedding(token_ids, self._weight)

@@ -9,6 +9,7 @@ import torch
 from headrace.engine.config import LoadFormat
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.models.architectures import ARCHITECTURES
+from headrace.engine.models.build import LinearAdapters, MakeProduct, ModelBuild, Parallel, torch_product
 from headrace.engine.models.decoder import CausalModel
 from headrace.engine.models.weights import DummyWeights, SafetensorsWeights
 from headrace.errors import SettingsError
@@ -18,18 +19,34 @@ _NOT_WEIGHTS = ("rotary_emb.inv_freq", "attention.masked_bias", "attention.bias"
 
 
 def load_model(
-    config: ModelConfig, *, load_format: LoadFormat, device: torch.device, dtype: torch.dtype, seed: int = 0
+    config: ModelConfig,
+    *,
+    load_format: LoadFormat,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    make_product: MakeProduct = torch_product,
+    adapters: LinearAdapters | None = None,
+    parallel: Parallel | None = None,
 ) -> CausalModel:
     """Raises SettingsError if a tensor is missing, has the wrong shape, or is left over."""
-    build = importlib.import_module(ARCHITECTURES[config.architecture]).build
+    weights: SafetensorsWeights | DummyWeights
     if load_format == "dummy":
-        return cast(
-            "CausalModel",
-            build(config, DummyWeights(device=device, dtype=dtype, seed=seed), device=device, dtype=dtype),
-        )
-    weights = SafetensorsWeights(Path(config.model), device=device, dtype=dtype)
-    model = cast("CausalModel", build(config, weights, device=device, dtype=dtype))
-    _refuse_leftovers(weights.untaken(), config)
+        weights = DummyWeights(device=device, dtype=dtype, seed=seed)
+    else:
+        weights = SafetensorsWeights(Path(config.model), device=device, dtype=dtype)
+    build = ModelBuild(
+        weights=weights,
+        device=device,
+        dtype=dtype,
+        make_product=make_product,
+        adapters=adapters,
+        parallel=parallel,
+    )
+    build_model = importlib.import_module(ARCHITECTURES[config.architecture]).build_model
+    model = cast("CausalModel", build_model(config, build))
+    if isinstance(weights, SafetensorsWeights):
+        _refuse_leftovers(weights.untaken(), config)
     return model
 
 

@@ -8,7 +8,7 @@ from headrace.engine.runner.sampler import sample
 from headrace.engine.runner.sequence_table import SequenceTable
 from headrace.engine.runner.step_inputs import StepRows, build_batch, order_rows
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest, StepPlan
+from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest, StepPlan, StepResult
 
 _WARM_UP_ID = "warm-up"
 
@@ -29,14 +29,14 @@ class ModelRunner:
         return f"ModelRunner({self._sequences!r}, {self._cache!r})"
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> dict[str, int]:
-        """Compute the plan's tokens; the token drawn for each of its requests that is sampled."""
+    def run(self, plan: StepPlan) -> StepResult:
+        """Compute the plan's tokens, and draw the next ones of its requests that are sampled."""
         self._apply(plan)
         if not plan.scheduled:
-            return {}
+            return StepResult(token_ids={})
         rows = order_rows(plan.scheduled)
-        logits = self._model.forward(build_batch(rows, self._sequences, self._cache, dtype=self._dtype))
-        return self._sample(rows, logits)
+        hidden = self._model.forward(build_batch(rows, self._sequences, self._cache, dtype=self._dtype))
+        return self._sample(rows, self._model.logits(hidden))
 
     def warm_up(self) -> None:
         """A prefill and a decode on block 0, so that the first request finds libraries loaded and buffers made."""
@@ -64,9 +64,10 @@ class ModelRunner:
             if scheduled.new_block_ids:
                 self._sequences.append_blocks(scheduled)
 
-    def _sample(self, rows: StepRows, logits: torch.Tensor) -> dict[str, int]:
+    def _sample(self, rows: StepRows, logits: torch.Tensor) -> StepResult:
         sampled = rows.sampled
         token_ids = sample(logits.float(), [self._sequences[request.request_id].sampling for request in sampled])
         for request, token_id in zip(sampled, token_ids, strict=True):
             self._sequences.append_token(request.request_id, token_id)
-        return {request.request_id: token_id for request, token_id in zip(sampled, token_ids, strict=True)}
+        drawn = {request.request_id: token_id for request, token_id in zip(sampled, token_ids, strict=True)}
+        return StepResult(token_ids=drawn)

@@ -56,7 +56,7 @@ def build_batch(rows: StepRows, sequences: SequenceTable, cache: PagedKVCache, *
             ),
             spans=_prefill_spans(rows, sequences, cache),
         ),
-        sampled_rows=_sampled_rows(rows, cache.device),
+        output_rows=_sampled_rows(rows, cache.device),
     )
 
 
