@@ -1,6 +1,7 @@
 """Which checkpoints can be served: the architecture's name in config.json, and the module that builds it.
 
-A new family is one module with a `build_model` function, as `headrace.engine.models.llama`, and one line here. No torch.
+A new family is one module with a `build_model` function, like `headrace.engine.models.llama`, and one line here.
+No torch.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """What the layers of a model are made from: its weights, and how each weight becomes a product, shared or adapted.
 
-Every layer is given one `ModelBuild` and asks it; so kernels, LoRA and tensor parallelism need no word in a model family's
-own file.
+Every layer is given one `ModelBuild` and asks it; so kernels, LoRA and tensor parallelism need no word in a
+family's own file.
 """
 
 from collections.abc import Callable
