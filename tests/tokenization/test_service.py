@@ -29,6 +29,7 @@ from headrace.tokenization import (
 )
 from headrace.tokenization.prompt import text_num_bytes
 
+DEMO_MODEL = Path(__file__).parents[2] / "models" / "demo"
 _CHAT = ChatPrompt([{"role": "user", "content": "hi"}])
 
 
@@ -506,3 +507,15 @@ async def test_short_texts_of_an_accelerated_tokenizer_are_counted_and_not_kept(
 
 def _reference_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode_batch([text], add_special_tokens=True)[0].tolist()
+
+
+async def test_the_time_that_encoding_holds_the_loop_is_noted() -> None:
+    async with TokenizationService() as service:
+        await service.load("demo", DEMO_MODEL)
+        await service.wait_admitted("demo")
+        encoded = await service.encode("Hello there.", model="demo")
+        await asyncio.sleep(0)  # a round of the loop ends
+        [section] = service.sections.statistics()
+    assert encoded.source == "in_place"
+    assert section.name == "tokenization"
+    assert section.held_s >= encoded.encode_s > 0

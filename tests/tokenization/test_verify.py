@@ -82,7 +82,7 @@ async def test_a_wrong_encoder_is_switched_off_while_it_serves(caplog: pytest.Lo
     registry = CollectorRegistry()
     async with TokenizationService(TokenizationSettings(verify_share=1.0), registry=registry) as service:
         service.register("m", ByteTokenizer())
-        encoder = service._encoder("m")
+        encoder = service._models.encoder("m")
         encoder.admit(Admission(encoder=_WrongForX(), encoder_reason="for the test", cut_rules=no_cuts("none")))
         assert len((await service.encode("right", model="m")).token_ids) == 5
         await _verified(registry, "equal")

@@ -151,6 +151,7 @@ class LoopStallMonitor:
         self._num_stalls = 0
         self._total_lag_s = 0.0
         self._max_lag_s = 0.0
+        self._longest_lag_s = 0.0
         self._last_stack: str | None = None
         self._last_tick_s = 0.0
         self._loop_thread_id = 0
@@ -185,6 +186,11 @@ class LoopStallMonitor:
             last_stack=self._last_stack,
         )
 
+    def take_longest_lag_s(self) -> float:
+        """The longest lag since the last call, for displays that follow it."""
+        longest_s, self._longest_lag_s = self._longest_lag_s, 0.0
+        return longest_s
+
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         due_s = time.monotonic() + self._settings.interval_s
         self.sections.expect(due_s)
@@ -196,6 +202,7 @@ class LoopStallMonitor:
         self._num_ticks += 1
         self._total_lag_s += lag_s
         self._max_lag_s = max(self._max_lag_s, lag_s)
+        self._longest_lag_s = max(self._longest_lag_s, lag_s)
         self._lag.observe(lag_s)
         self._tell_sections()
         if lag_s > self._settings.threshold_s:

@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from headrace.aio.stall import LoopStallMonitor
 from headrace.aio.tasks import TaskOwner
 from headrace.breaker import Breaker
 from headrace.errors import SettingsError
@@ -26,7 +27,6 @@ from headrace.gateway.http.request_reader import SizeLimits
 from headrace.gateway.http.server import HttpServer, url_of
 from headrace.gateway.instruments import Instruments
 from headrace.gateway.local_routes import LocalRoutes
-from headrace.gateway.loop_lag import LoopLag
 from headrace.gateway.parity import ParityLedger
 from headrace.gateway.prompt_tokens import PromptCounter
 from headrace.gateway.routing import POLICIES
@@ -66,7 +66,7 @@ class Gateway:
             unhealthy_after=settings.unhealthy_after,
             on_models_changed=lambda: self._tokenizers.load_for(self.fleet.models),
         )
-        self._loop_lag = LoopLag()
+        self._stalls = LoopStallMonitor(registry=registry, sections=self.tokenization.sections)
         self._snapshots = Broadcast(max_listeners=_MAX_DASHBOARDS)
         self.parity = ParityLedger()
         decisions = DecisionLog()
@@ -96,7 +96,7 @@ class Gateway:
             decisions=decisions,
             tokenization=self.tokenization,
             instruments=self._instruments,
-            loop_lag=self._loop_lag,
+            stalls=self._stalls,
             policy_name=settings.policy,
             count_connections=lambda: self.server.statistics().num_connections,
         )
@@ -108,7 +108,7 @@ class Gateway:
     async def start(self) -> None:
         """Probe the endpoints once, then listen. Raises SettingsError when an address cannot be listened on."""
         settings = self._settings
-        self._loop_lag.start()
+        self._stalls.start()
         await self._health.start()
         try:
             port = await self.server.start(host=settings.host, port=settings.port)
@@ -138,7 +138,7 @@ class Gateway:
         self._snapshots.close()
         await self._admin.aclose()
         await self._owner.aclose()
-        self._loop_lag.close()
+        self._stalls.stop()
         self._deadlines.close()
 
     async def __aenter__(self) -> Self:

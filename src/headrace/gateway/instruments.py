@@ -36,7 +36,6 @@ class Instruments:
             "overhead_seconds", "From a whole request received to its sending.", _OVERHEAD_BUCKETS_S
         )
         self.first_byte_s = histogram("first_byte_seconds", "From the sending to the answer's head.", LATENCY_BUCKETS_S)
-        self.loop_lag_s = Gauge(_PREFIX + "loop_lag_seconds", "Longest delay of the loop lately.", registry=registry)
         self.in_flight = Gauge(
             _PREFIX + "in_flight", "Requests in hand, by endpoint.", ("endpoint",), registry=registry
         )

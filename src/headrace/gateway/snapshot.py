@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.aio.stall import LoopStallMonitor
 from headrace.gateway.decisions import Decision, DecisionLog
 from headrace.gateway.endpoint import Endpoint
 from headrace.gateway.fleet import Fleet
 from headrace.gateway.instruments import Instruments
-from headrace.gateway.loop_lag import LoopLag
 from headrace.gateway.parity import ParityLedger, ParityStatistics
 from headrace.gateway.settle import Ledger
 from headrace.tokenization import TokenizationService
@@ -85,7 +85,7 @@ class Sampler:
         decisions: DecisionLog,
         tokenization: TokenizationService,
         instruments: Instruments,
-        loop_lag: LoopLag,
+        stalls: LoopStallMonitor,
         policy_name: str,
         count_connections: Callable[[], int],
     ) -> None:
@@ -95,7 +95,7 @@ class Sampler:
         self._decisions = decisions
         self._tokenization = tokenization
         self._instruments = instruments
-        self._loop_lag = loop_lag
+        self._stalls = stalls
         self._policy_name = policy_name
         self._count_connections = count_connections
         self._started_s = time.monotonic()
@@ -108,10 +108,10 @@ class Sampler:
         """The state now; also written to the gauges of /metrics."""
         now_s = time.monotonic()
         self._add_rates(now_s)
-        lag_s = self._loop_lag.take_longest_s()
+        lag_s = self._stalls.take_longest_lag_s()
         endpoints = [_view_of(endpoint, now_s=now_s) for endpoint in self._fleet.endpoints]
         num_connections = self._count_connections()
-        self._set_gauges(endpoints, lag_s=lag_s, num_connections=num_connections)
+        self._set_gauges(endpoints, num_connections=num_connections)
         return Snapshot(
             time_s=time.time(),
             uptime_s=now_s - self._started_s,
@@ -139,8 +139,7 @@ class Sampler:
         self._tokens_per_s.append((counts[1] - self._last_counts[1]) / elapsed_s)
         self._last_s, self._last_counts = now_s, counts
 
-    def _set_gauges(self, endpoints: list[EndpointView], *, lag_s: float, num_connections: int) -> None:
-        self._instruments.loop_lag_s.set(lag_s)
+    def _set_gauges(self, endpoints: list[EndpointView], *, num_connections: int) -> None:
         self._instruments.connections.set(num_connections)
         for view in endpoints:
             self._instruments.in_flight.labels(view.name).set(view.num_in_flight)

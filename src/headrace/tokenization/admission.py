@@ -25,6 +25,8 @@ _NUM_CUT_TEXTS = 1500
 _BATCH = 100
 _NUM_ADDED_TOKENS = 256
 _SEED = 20
+_LONG_CHARS = 256 * 1024
+"""From about half of this on the library spreads a text over threads of its own."""
 
 
 @runtime_checkable
@@ -99,7 +101,15 @@ def _admit_encoder(
         for text, one, other in zip(batch, reference_ids, encoder_ids, strict=True):
             if not np.array_equal(one, other):
                 return None, f"fastokens gives other ids for {text[:200]!r}"
+    _warm_up(encoder)
     return encoder, "it passed the comparison"
+
+
+def _warm_up(encoder: Tokenizer) -> None:
+    """The library's first call for a single text, and its first for a long one, take up to a tenth of a second: batches
+    go another way. Here nobody waits for them; on the event loop everybody would."""
+    for text in ("warm-up", "warm-up " * (_LONG_CHARS // 8)):
+        encoder.encode_batch([text], add_special_tokens=False)
 
 
 def _admit_cuts(

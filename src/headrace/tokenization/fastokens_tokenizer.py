@@ -4,9 +4,9 @@ Whether it gives the reference's ids is not for it to say: `admission` finds out
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, Tokeni
 
 if TYPE_CHECKING:
     import fastokens
+
+EncodeOne: TypeAlias = Callable[[str, bool], TokenIds]
+"""The ids of one text, and whether special tokens are added to it."""
 
 _MAX_SEPARATE = 8
 """So few texts are encoded one by one, in this thread: waking the library's threads for them takes longer."""
@@ -51,6 +54,14 @@ class FastokensTokenizer:
         ends: list[int] = np.frombuffer(offsets, np.uint64).tolist()
         return [token_ids[begin:end] for begin, end in itertools.pairwise(ends)]
 
+    def encode_one(self, text: str, add_special_tokens: bool) -> TokenIds:
+        """`encode_batch` of one text, at half the cost around the library's call, which short texts notice."""
+        try:
+            return np.frombuffer(self._encode([text], add_special_tokens)[0], np.uint32)
+        except UnicodeEncodeError:
+            refuse_lone_surrogates(text)
+            raise
+
     def decode(self, token_ids: Sequence[int] | TokenIds, *, skip_special_tokens: bool) -> str:
         return self._reference.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
@@ -62,6 +73,13 @@ class FastokensTokenizer:
 
     def __repr__(self) -> str:
         return f"FastokensTokenizer({self.name!r}, fingerprint={self.fingerprint[:12]})"
+
+
+def one_by_one(tokenizer: Tokenizer) -> EncodeOne:
+    """The quickest way to encode single texts with `tokenizer`."""
+    if isinstance(tokenizer, FastokensTokenizer):
+        return tokenizer.encode_one
+    return lambda text, adds: tokenizer.encode_batch((text,), add_special_tokens=adds)[0]
 
 
 def from_definition(tokenizer_json: bytes, *, reference: Tokenizer) -> FastokensTokenizer:

@@ -133,13 +133,14 @@ class Lane:
         future.add_done_callback(lambda done: self._leave(job) if done.cancelled() else None)
         return future
 
-    def warm_up(self, call: Callable[[], object]) -> None:
-        """Have every thread, also those that start later, make `call` once before its next job."""
+    def warm_up(self, call: Callable[[], object]) -> int:
+        """Have every thread, also those that start later, make `call` once before its next job; how many will."""
         with self._changed:
             self._refuse_when_closed()
             self._warm_ups.append(call)
             self._start_threads()
             self._changed.notify_all()
+        return self._num_threads
 
     def close(self) -> None:
         """Take no more jobs and tell the threads to end; everybody who waits gets OverloadedError. Idempotent."""

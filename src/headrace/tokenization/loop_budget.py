@@ -8,7 +8,7 @@ _MIN_CHAR_S, _MAX_CHAR_S = 2e-9, 1e-6
 _WEIGHT = 0.1
 _MIN_CALL_CHARS = 200
 """The time of shorter texts is that of the call and tells nothing of characters."""
-_RESERVED_SHARE = 0.25
+_RESERVED_SHARE = 0.02
 
 
 class LoopBudget:
@@ -18,6 +18,8 @@ class LoopBudget:
         self.budget_s = budget_s
         self._spent_s = 0.0
         self._reserved_s = 0.0
+        self._room_s = budget_s - _CALL_S
+        """What is left of the round, less a call."""
         self._num_calls = 0
         self._num_chars = 0
         self._char_s = _FIRST_CHAR_S
@@ -26,7 +28,7 @@ class LoopBudget:
         return _CALL_S + num_chars * self._char_s
 
     def allows(self, num_chars: int) -> bool:
-        return self._spent_s + self._reserved_s + _CALL_S + num_chars * self._char_s <= self.budget_s
+        return num_chars * self._char_s <= self._room_s
 
     def reserve(self, estimate_s: float) -> bool:
         """Keep room in this round for a call that will come; False when too much is kept. The first always finds some.
@@ -36,18 +38,23 @@ class LoopBudget:
         if self._reserved_s and self._reserved_s + estimate_s > _RESERVED_SHARE * self.budget_s:
             return False
         self._reserved_s += estimate_s
+        self._room_s -= estimate_s
         return True
 
     def release(self, estimate_s: float) -> None:
         """The call comes now."""
-        self._reserved_s = max(0.0, self._reserved_s - estimate_s)
+        released_s = min(self._reserved_s, estimate_s)
+        self._reserved_s -= released_s
+        self._room_s += released_s
 
     @property
     def is_reserved(self) -> bool:
         return self._reserved_s > 0
 
     def spend(self, num_chars: int, *, took_s: float) -> None:
-        self._spent_s += took_s + _AROUND_CALL_S
+        took_s += _AROUND_CALL_S
+        self._spent_s += took_s
+        self._room_s -= took_s
         self._num_calls += 1
         self._num_chars += num_chars
 
@@ -55,8 +62,10 @@ class LoopBudget:
         """A new round of the loop begins."""
         if self._num_chars > _MIN_CALL_CHARS * self._num_calls:
             seen = (self._spent_s - self._num_calls * _CALL_S) / self._num_chars
-            self._char_s += _WEIGHT * (min(max(seen, _MIN_CHAR_S), _MAX_CHAR_S) - self._char_s)
+            # A call that had to wait for the processor says little of the encoder, so one round moves this by a tenth.
+            self._char_s += _WEIGHT * (min(max(seen, _MIN_CHAR_S), _MAX_CHAR_S, 2 * self._char_s) - self._char_s)
         self._spent_s = self._reserved_s = 0.0
+        self._room_s = self.budget_s - _CALL_S
         self._num_calls = self._num_chars = 0
 
     def __repr__(self) -> str:

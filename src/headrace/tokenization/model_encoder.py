@@ -6,6 +6,7 @@ import threading
 from typing import Literal
 
 from headrace.tokenization.admission import Admission
+from headrace.tokenization.fastokens_tokenizer import EncodeOne, one_by_one
 from headrace.tokenization.records import Namespace
 from headrace.tokenization.segments import CutRules, no_cuts
 from headrace.tokenization.tokenizer import Tokenizer
@@ -29,12 +30,14 @@ class ModelEncoder:
         self.is_decided = threading.Event()
         """Clear while the shortcuts are being compared with the reference."""
         self.is_decided.set()
+        self.encode_one: EncodeOne | None = None
+        """The accelerated encoder; None where the reference encodes."""
         self._num_drops = 0
         self._rebuild()
 
     @property
     def is_accelerated(self) -> bool:
-        return self.encoder is not self.reference
+        return self.encode_one is not None
 
     @property
     def has_shortcuts(self) -> bool:
@@ -69,6 +72,7 @@ class ModelEncoder:
     def _rebuild(self) -> None:
         fingerprint = f"{self.reference.fingerprint}.{self._num_drops}"
         flags = (False, True)
+        self.encode_one = one_by_one(self.encoder) if self.encoder is not self.reference else None
         self._works = {flag: EncodeTexts(self.encoder, flag, self.rules) for flag in flags}
         self._namespaces = {flag: Namespace(f"{fingerprint}.{flag}") for flag in flags}
 

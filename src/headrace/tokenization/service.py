@@ -16,14 +16,13 @@ from typing import Literal, Self, overload
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.bridge import make_async
+from headrace.aio.stall import LoopSections
 from headrace.errors import (
     ContextLengthError,
     InvalidRequestError,
-    ModelNotFoundError,
     OverloadedError,
     TokenizationError,
 )
-from headrace.tokenization.admission import Admission, HasShortcuts, admit
 from headrace.tokenization.cache import CacheStatistics
 from headrace.tokenization.chat_messages import num_text_chars
 from headrace.tokenization.content import count_content
@@ -31,10 +30,10 @@ from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.lanes import Lane, LaneStatistics
 from headrace.tokenization.load import load_tokenizer
 from headrace.tokenization.local_fallback import LocalFallback, LocalFallbackSettings, LocalFallbackStatistics
-from headrace.tokenization.model_encoder import ModelEncoder
 from headrace.tokenization.processes.lane import ProcessLane
 from headrace.tokenization.processes.settings import ProcessLaneSettings, ProcessLaneStatistics
 from headrace.tokenization.prompt import ChatPrompt, Encoded, Saturated, min_num_tokens
+from headrace.tokenization.served_models import ServedModels
 from headrace.tokenization.settings import TokenizationSettings
 from headrace.tokenization.text_encoder import TextEncoder
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
@@ -70,14 +69,16 @@ class TokenizationService:
         """Metrics go to `registry`, which holds those of one service; None: a registry of its own."""
         self._settings = settings or TokenizationSettings()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._encoders: dict[str, ModelEncoder] = {}
         self._instruments = Instruments(registry or CollectorRegistry())
         self._short = self._lane("short", num_threads=self._settings.num_threads or _default_num_threads())
         self._bulk = self._lane("bulk", num_threads=self._settings.num_bulk_threads)
         self._upkeep = self._lane("upkeep", num_threads=1)
         self._processes = ProcessLane(_process_settings(self._settings))
         self._fallback = LocalFallback(LocalFallbackSettings(budget_s=self._settings.local_fallback_budget_s))
+        self._models = ServedModels(self._settings, lanes=(self._short, self._bulk), upkeep=self._upkeep)
         self._is_closing = False
+        self.sections = LoopSections()
+        """How long encoding held the event loop: give it to the loop's `LoopStallMonitor`."""
         self._texts = TextEncoder(
             self._settings,
             short=self._short,
@@ -86,6 +87,7 @@ class TokenizationService:
             fallback=self._fallback,
             verifier=self._verifier(),
             instruments=self._instruments,
+            sections=self.sections,
         )
         records = self._texts.records
         self._instruments.read_cache(
@@ -118,34 +120,11 @@ class TokenizationService:
 
         Its shortcuts are compared with it in the background, about a second, and used from then on.
         """
-        warm_up = partial(tokenizer.encode_batch, ["warm-up"], add_special_tokens=False)
-        self._short.warm_up(warm_up)
-        self._bulk.warm_up(warm_up)
-        encoder = self._encoders[model] = ModelEncoder(tokenizer)
-        if isinstance(tokenizer, HasShortcuts) and (self._settings.encoder != "reference" or self._settings.uses_cuts):
-            encoder.is_decided.clear()
-            self._upkeep.warm_up(partial(self._admit, encoder))
-
-    def _admit(self, encoder: ModelEncoder) -> None:
-        """In the upkeep thread: find out which shortcuts `encoder` may take, and let it take them."""
-        admission = Admission.refused("the comparison failed")
-        try:
-            admission = admit(
-                encoder.reference,
-                choice=self._settings.encoder,
-                uses_cuts=self._settings.uses_cuts,
-                should_stop=lambda: self._is_closing,
-            )
-            if admission.encoder is not None and not self._is_closing:
-                warm_up = partial(admission.encoder.encode_batch, ["warm-up"], add_special_tokens=False)
-                self._short.warm_up(warm_up)
-                self._bulk.warm_up(warm_up)
-        finally:
-            encoder.admit(admission)
+        self._models.register(model, tokenizer)
 
     async def wait_admitted(self, model: str) -> None:
         """Return when it is decided which shortcuts the tokenizer of `model` may take. Raises ModelNotFoundError."""
-        await make_async(self._encoder(model).is_decided.wait)()
+        await make_async(self._models.encoder(model).is_decided.wait)()
 
     async def load(self, model: str, path: str | Path) -> Tokenizer:
         """Load the tokenizer in `path` in a thread and register it. Raises TokenizationError naming the path."""
@@ -155,7 +134,7 @@ class TokenizationService:
             self._processes.register(tokenizer, path)
         if self._settings.encoder == "fastokens":
             await self.wait_admitted(model)
-            encoder = self._encoder(model)
+            encoder = self._models.encoder(model)
             if not encoder.is_accelerated:
                 raise TokenizationError(
                     f"fastokens cannot serve {tokenizer.name}: {encoder.encoder_reason}; set encoder to auto"
@@ -164,16 +143,7 @@ class TokenizationService:
 
     def tokenizer(self, model: str) -> Tokenizer:
         """The tokenizer of `model`. Raises ModelNotFoundError."""
-        return self._encoder(model).reference
-
-    def _encoder(self, model: str) -> ModelEncoder:
-        try:
-            return self._encoders[model]
-        except KeyError:
-            known = ", ".join(sorted(self._encoders)) or "none"
-            raise ModelNotFoundError(
-                f"the model {model!r} does not exist; models here: {known}", param="model"
-            ) from None
+        return self._models.encoder(model).reference
 
     @overload
     async def encode(
@@ -219,19 +189,23 @@ class TokenizationService:
             self._bind_loop()
         if self._is_closing:
             raise OverloadedError("the tokenization service is closed; try again elsewhere")
-        encoder = self._encoder(model)
+        encoder = self._models.encoder(model)
         if isinstance(prompt, ChatPrompt):
             text, add_special_tokens = await self._render(prompt, encoder.reference), False
         else:
             text = prompt
         if max_tokens is not None:
             _refuse_hopeless(text, encoder.reference, max_tokens=max_tokens)
-        if text is prompt:
-            at_once = self._texts.encode_at_once(text, encoder, model=model, add_special_tokens=add_special_tokens)
-            if at_once is not None:
-                return at_once
-        encoded = await self._texts.encode(
-            text, encoder, model=model, add_special_tokens=add_special_tokens, can_bail=on_saturation == "bail"
+        is_plain = text is prompt
+        at_once = self._texts.encode_at_once(text, encoder, model, add_special_tokens, is_plain)
+        if at_once is not None and is_plain:
+            return at_once  # its content is counted with that of all others of the loop's round
+        encoded = at_once or await self._texts.encode(
+            text,
+            encoder,
+            model=model,
+            add_special_tokens=add_special_tokens,
+            can_bail=on_saturation == "bail",
         )
         if isinstance(encoded, Encoded):
             count_content(self._instruments, encoded, prompt, model=model, num_chars=len(text))
@@ -275,7 +249,7 @@ class TokenizationService:
 
     def statistics(self) -> TokenizationStatistics:
         return TokenizationStatistics(
-            num_models=len(self._encoders),
+            num_models=len(self._models),
             num_flights=self._texts.num_flights,
             lanes=(self._short.statistics(), self._bulk.statistics()),
             processes=self._processes.statistics(),
@@ -286,6 +260,7 @@ class TokenizationService:
     async def aclose(self) -> None:
         """End the threads; everybody who waits gets OverloadedError. Idempotent. Encoding after it is refused alike."""
         self._is_closing = True
+        self._models.close()
         lanes = (self._short, self._bulk, self._upkeep, self._processes)
         for lane in lanes:
             lane.close()
@@ -301,8 +276,7 @@ class TokenizationService:
         await self.aclose()
 
     def __repr__(self) -> str:
-        models = ", ".join(sorted(self._encoders)) or "no models"
-        return f"TokenizationService({models}; short={self._short!r}, bulk={self._bulk!r})"
+        return f"TokenizationService({self._models!r}; short={self._short!r}, bulk={self._bulk!r})"
 
 
 def _refuse_hopeless(text: str, tokenizer: Tokenizer, *, max_tokens: int) -> None:

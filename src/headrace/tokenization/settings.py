@@ -81,9 +81,10 @@ class TokenizationSettings:
     resume_max_text: NumBytes = 2 * _MIB
     """A text that begins like an earlier one of up to this size is encoded from where they part; 0 switches it off."""
 
-    in_place_max_chars: int = 4096
-    """What is to be encoded of a text is encoded in the event loop up to this many characters, where an accelerated
-    encoder takes less time for it than going to a thread and back; 0 switches it off."""
+    in_place_max_chars: int = 20_000
+    """What is to be encoded of a text is encoded in the event loop up to this many characters, as far as
+    `loop_budget_s` allows, where an accelerated encoder is faster than a thread that has to be woken; 0 switches it
+    off."""
 
     loop_budget_s: Seconds = 0.001
     """Encoding in place may take this long in each round of the event loop; what does not fit waits for the next one,

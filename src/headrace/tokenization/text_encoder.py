@@ -4,12 +4,13 @@ Belongs to one event loop at a time. Knows nothing of chats, nor of how tokenize
 """
 
 import asyncio
-import time
 from functools import partial
+from time import perf_counter
 
 import msgspec
 
 from headrace.aio.single_flight import SingleFlight
+from headrace.aio.stall import LoopSections
 from headrace.tokenization.in_place import InPlace
 from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.lanes import Finished, Lane
@@ -25,12 +26,18 @@ from headrace.tokenization.tokenizer import TokenIds
 from headrace.tokenization.verify import Verifier
 from headrace.tokenization.works import EncodedText, EncodeTexts, TextJob
 
+SECTION = "tokenization"
+"""The name under which the time is noted that encoding held the event loop."""
+
 _MAX_SHARED_CHARS = 256 * 1024
 """Equal texts up to this length are encoded once; comparing longer ones would hold the event loop."""
 
 _MAX_UNKEPT_CHARS = MIN_CUT_CHARS
 """Texts up to this length, which cannot be resumed, are not kept where the encoder is accelerated: to keep every one
 costs more than to encode again those that come again, and the cache is left to the long ones."""
+
+_MAX_WAITING_CHARS = 4096
+"""Texts up to this length may wait for a round of the loop that has room for them."""
 
 _Flight = asyncio.Future[Finished[EncodedText]]
 
@@ -48,7 +55,9 @@ class TextEncoder:
         fallback: LocalFallback,
         verifier: Verifier,
         instruments: Instruments,
+        sections: LoopSections,
     ) -> None:
+        """`sections` is told how long encoding held the event loop."""
         self._settings = settings
         self._short = short
         self._bulk = bulk
@@ -56,6 +65,7 @@ class TextEncoder:
         self._fallback = fallback
         self._verifier = verifier
         self._instruments = instruments
+        self._sections = sections
         self._in_place = self._make_in_place()
         self._tallies: dict[str, _Tally] = {}
         self._flights: SingleFlight[tuple[Namespace, str], Finished[EncodedText]] = SingleFlight()
@@ -91,62 +101,75 @@ class TextEncoder:
         if self._processes.is_poison(encoder.reference, text):
             raise refusal(encoder.reference.fingerprint, text)
         num_chars = len(text)
-        is_unkept = num_chars <= _MAX_UNKEPT_CHARS and encoder.is_accelerated
-        if is_unkept and (self._in_place.fits(num_chars) or await self._in_place.turn(num_chars)):
-            return self._encode_unkept(text, encoder, model, add_special_tokens)
+        if num_chars <= _MAX_UNKEPT_CHARS and encoder.is_accelerated and await self._in_place.turn(num_chars):
+            at_once = self.encode_at_once(text, encoder, model, add_special_tokens, False)
+            if at_once is not None:
+                return at_once
         namespace = encoder.namespace(add_special_tokens=add_special_tokens)
         token_ids = self.records.get(namespace, text) if encoder.is_keeping and self._settings.is_cache_on else None
         if token_ids is not None:
             self._instruments.looked_up(model=model, result="hit")
-            self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
+            if self._verifier.is_due():
+                self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
             return Encoded(token_ids, "cache", 0.0, 0.0)
         resume = self.records.resume(namespace, text) if encoder.is_keeping and encoder.rules else None
         ask = _Ask(text, encoder, model, namespace, encoder.work(add_special_tokens=add_special_tokens), resume)
-        if encoder.is_accelerated and (self._in_place.fits(n := ask.num_new_chars) or await self._in_place.turn(n)):
+        if encoder.is_accelerated and await self._may_encode_in_place(ask.num_new_chars):
             return self._encode_in_place(ask)
         return await self._encode_elsewhere(ask, can_bail=can_bail)
 
     def encode_at_once(
-        self, text: str, encoder: ModelEncoder, *, model: str, add_special_tokens: bool
+        self,
+        text: str,
+        encoder: ModelEncoder,
+        model: str,
+        add_special_tokens: bool,
+        is_plain: bool,
     ) -> Encoded | None:
-        """What `encode` gives for a plain prompt, where that needs no waiting, no cache and no thread; else None.
+        """What `encode` gives where that needs no waiting, no cache and no thread; else None.
 
-        Counts the prompt's content as well: the only thing that prompts of a few tokens need takes a few microseconds.
+        With `is_plain` the prompt's content is counted too. Positional, and all in one piece: a prompt of a few tokens
+        takes no longer than two calls with keywords.
         """
         num_chars = len(text)
-        if num_chars > _MAX_UNKEPT_CHARS or not encoder.is_accelerated or not self._in_place.fits(num_chars):
+        encode_one = encoder.encode_one
+        if encode_one is None or num_chars > _MAX_UNKEPT_CHARS or not self._in_place.fits(num_chars):
             return None
-        if self._processes.is_poison(encoder.reference, text):
+        if self._processes.has_suspects and self._processes.is_poison(encoder.reference, text):
             return None
-        encoded = self._encode_unkept(text, encoder, model, add_special_tokens)
-        self._tallies[model].num_plain_chars += num_chars
-        return encoded
-
-    def _encode_unkept(self, text: str, encoder: ModelEncoder, model: str, add_special_tokens: bool) -> Encoded:
-        begun_s = time.perf_counter()
-        token_ids = encoder.encoder.encode_batch((text,), add_special_tokens=add_special_tokens)[0]
-        took_s = time.perf_counter() - begun_s
-        self._spend(len(text), model, took_s)
-        self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
+        begun_s = perf_counter()
+        token_ids = encode_one(text, add_special_tokens)
+        took_s = perf_counter() - begun_s
+        self._spend(num_chars, model, took_s, num_plain_chars=num_chars if is_plain else 0)
+        if self._verifier.is_due():
+            self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
         return Encoded(token_ids, "in_place", 0.0, took_s)
 
+    async def _may_encode_in_place(self, num_chars: int) -> bool:
+        """A short text waits for its turn, a longer one is in a thread by then."""
+        return self._in_place.fits(num_chars) or (
+            num_chars <= _MAX_WAITING_CHARS and await self._in_place.turn(num_chars)
+        )
+
     def _encode_in_place(self, ask: "_Ask") -> Encoded:
-        begun_s = time.perf_counter()
+        begun_s = perf_counter()
         [encoded] = ask.work.run((ask.job(),))
-        took_s = time.perf_counter() - begun_s
-        self._spend(ask.num_new_chars, ask.model, took_s)
+        took_s = perf_counter() - begun_s
+        self._spend(ask.num_new_chars, ask.model, took_s, num_plain_chars=0)
         self._keep(ask, encoded)
         return Encoded(encoded.token_ids, "in_place", 0.0, took_s, ask.start)
 
-    def _spend(self, num_chars: int, model: str, took_s: float) -> None:
+    def _spend(self, num_chars: int, model: str, took_s: float, *, num_plain_chars: int) -> None:
         self._in_place.spend(num_chars, took_s=took_s)
         tally = self._tallies.get(model)
         if tally is None:
             tally = self._tallies[model] = _Tally()
         tally.num_texts += 1
         tally.took_s += took_s
+        tally.num_plain_chars += num_plain_chars
 
     def _write_tallies(self) -> None:
+        self._sections.note(SECTION, sum(tally.took_s for tally in self._tallies.values()))
         for model, tally in self._tallies.items():
             self._instruments.encoded_in_place(
                 model=model, num_texts=tally.num_texts, num_chars=tally.num_plain_chars, encode_s=tally.took_s
@@ -186,7 +209,10 @@ class TextEncoder:
             return self._helped(ask, await future, source=self._processes.name)
         adds = work.add_special_tokens
         done = self._fallback.encode(work.tokenizer, ask.text, num_bytes=num_bytes, add_special_tokens=adds)
-        return None if isinstance(done, Declined) else self._helped(ask, done, source="local")
+        if isinstance(done, Declined):
+            return None
+        self._sections.note(SECTION, done.run_s)
+        return self._helped(ask, done, source="local")
 
     def _helped(self, ask: "_Ask", finished: Finished[TokenIds], *, source: str) -> Encoded:
         self._instruments.encoded(
@@ -216,7 +242,7 @@ class TextEncoder:
             return  # a shortcut was found wrong meanwhile
         if encoder.is_keeping:
             self.records.put(ask.namespace, ask.text, encoded, resumed=ask.resume)
-        if encoder.is_accelerated or ask.start:
+        if (encoder.is_accelerated or ask.start) and self._verifier.is_due():
             self._verifier.consider(ask.model, encoder, ask.text, encoded.token_ids, add_special_tokens=adds)
 
 

@@ -44,6 +44,10 @@ class Finding:
     example: str
 
 
+_HANDING_OVER_S = 200e-6
+"""What it costs the event loop beside the comparison: two threads that both want the interpreter."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompareWithReference:
     """The work of the thread that verifies."""
@@ -117,19 +121,20 @@ class Verifier:
         self._due = 0.0
         self._rests_until_s = 0.0
 
+    def is_due(self) -> bool:
+        """Whether to `consider` this result. Called in the event loop for every result."""
+        self._due += self._share
+        return self._due >= 1.0
+
     def consider(
         self, model: str, encoder: ModelEncoder, text: str, token_ids: TokenIds, *, add_special_tokens: bool
     ) -> None:
-        """Perhaps compare this result. Called in the event loop for every result; returns at once."""
-        self._due += self._share
-        if self._due < 1.0:
-            return
-        self._due = min(self._due, 1.0 + self._share)
+        """Compare this result, unless enough is done; returns at once."""
+        self._due = max(0.0, min(self._due - 1.0, 1.0))
         if self._now_s() < self._rests_until_s or len(text) > _MAX_TEXT_CHARS:
             return
         if len(self._lane) >= _MAX_WAITING or not self._is_idle():
             return
-        self._due -= 1.0
         check = Check(text, token_ids, encoder.reference, encoder.encoder, encoder.rules, add_special_tokens)
         future = self._lane.submit(CompareWithReference(), check, num_bytes=len(text))
         future.add_done_callback(partial(self._note, model, encoder))
@@ -141,7 +146,7 @@ class Verifier:
             _LOG.debug("a result could not be compared: %s", error)
             return
         finished = future.result()
-        self._rests_until_s = self._now_s() + finished.run_s * (1 / self._share - 1)
+        self._rests_until_s = self._now_s() + (finished.run_s + _HANDING_OVER_S) * (1 / self._share - 1)
         finding = finished.value
         self._instruments.verified(model=model, found="equal" if finding is None else finding.shortcut)
         if finding is not None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from headrace.errors import TokenizationError, UnsupportedError
+from headrace.tokenization.fastokens_tokenizer import one_by_one
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
 
 _LOG = logging.getLogger(__name__)
@@ -53,11 +54,16 @@ def attempt(call: Callable[..., Any], argument: Any, kwargs: Mapping[str, Any]) 
     try:
         return Returned(call(argument, **kwargs))
     except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked, and is raised there
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            return Raised(error)
-        ours = TokenizationError(f"the tokenizer failed: {type(error).__name__}: {error}")
-        ours.__cause__ = error
-        return Raised(ours)
+        return Raised(raisable(error))
+
+
+def raisable(error: BaseException) -> Exception:
+    """`error`, or ours for what a future cannot raise."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    ours = TokenizationError(f"the tokenizer failed: {type(error).__name__}: {error}")
+    ours.__cause__ = error
+    return ours
 
 
 class OursAsCallable:
@@ -65,11 +71,12 @@ class OursAsCallable:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._encode_one = one_by_one(tokenizer)
 
     def __call__(self, prompt: str, /, *, add_special_tokens: bool = True, **unknown: object) -> EncodedPrompt:
-        _refuse(unknown)
-        (token_ids,) = self._tokenizer.encode_batch([prompt], add_special_tokens=add_special_tokens)
-        return EncodedPrompt(token_ids)
+        if unknown:
+            _refuse(unknown)
+        return EncodedPrompt(self._encode_one(prompt, add_special_tokens))
 
     def call_many(self, prompts: Sequence[str], kwargs: Mapping[str, Any]) -> list[Outcome]:
         """In one call of the library, which gives the GIL up and waits for it once; one by one where that fails."""

@@ -8,10 +8,10 @@ one are encoded in the loop, about a millisecond in each of its rounds: that tak
 
 import asyncio
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,9 +22,8 @@ from headrace.tokenization.microbatch.callables import (
     CallableTokenizer,
     EncodedPrompt,
     OursAsCallable,
-    Raised,
-    attempt,
     for_one_thread,
+    raisable,
 )
 from headrace.tokenization.microbatch.desk import Desk
 from headrace.tokenization.tokenizer import Tokenizer
@@ -146,12 +145,13 @@ class AsyncMicrobatchTokenizer:
 
 
 def _call_in_place(place: InPlace, tokenizer: OursAsCallable, prompt: str, kwargs: Mapping[str, Any]) -> Any:
-    begun_s = time.perf_counter()
-    outcome = attempt(tokenizer, prompt, kwargs)
-    place.spend(len(prompt), took_s=time.perf_counter() - begun_s)
-    if isinstance(outcome, Raised):
-        raise outcome.error
-    return outcome.value
+    begun_s = perf_counter()
+    try:
+        return tokenizer(prompt, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - what no future can raise is not raised here either
+        raise raisable(error) from error.__cause__
+    finally:
+        place.spend(len(prompt), took_s=perf_counter() - begun_s)
 
 
 def _num_bytes(argument: object) -> int:

@@ -98,6 +98,11 @@ class ProcessLane:
         """Whether the next text would not wait."""
         return not self._waiting and bool(self._free_processes())
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any text broke a process and was not encoded since; where not, none is poison."""
+        return len(self._poison) > 0
+
     def is_poison(self, tokenizer: Tokenizer, text: str) -> bool:
         """Whether `text` broke so many processes that nobody should encode it. Costs nothing while none broke."""
         return self._poison.is_poison(tokenizer.fingerprint, text)
