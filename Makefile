@@ -6,14 +6,14 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
-.PHONY: help setup demo test test-all format check constraints clean
+.PHONY: help setup demo test test-all peers format check constraints clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## install everything into .venv
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headrace/engine/kernels/csrc/*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version); the first time takes a minute or more"
 	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
@@ -25,6 +25,9 @@ demo: $(STAMP) ## gateway, two engines, one streaming chat; ONCE=1 ends after it
 
 test: $(STAMP) ## the default suite
 	@$(BIN)/python -m pytest
+
+peers: $(STAMP) ## install the engines that the benchmarks compare with, outside the repository
+	@$(BIN)/python benchmarks/peers/install.py
 
 test-all: $(STAMP) ## the slow tests too
 	@$(BIN)/python -m pytest -m ""

@@ -11,13 +11,16 @@ needs (`error_type`, `code`, `param`). Foreign exceptions are translated once, a
     │   │   ├── ContextLengthError    400, code context_length_exceeded
     │   │   └── UnsupportedError      400, a known field that is not built
     │   ├── AuthenticationError       401
+    │   ├── PermissionDeniedError     403
     │   ├── ModelNotFoundError        404
+    │   ├── RequestTimeoutError       408
     │   ├── PayloadTooLargeError      413
     │   └── RateLimitError            429
     ├── OverloadedError               503, nobody's fault: try again later
     ├── TokenizationError             500
     ├── EngineError                   500
     │   ├── EngineDeadError           503
+    │   ├── EngineStalledError        503
     │   └── EngineGenerateError       500
     └── UpstreamError                 502
         ├── UpstreamConnectError      502
@@ -78,10 +81,25 @@ class AuthenticationError(RequestError):
     default_code = "invalid_api_key"
 
 
+class PermissionDeniedError(RequestError):
+    """The server offers it, but not to this client, or not as it was started."""
+
+    status_hint = 403
+    error_type = "permission_error"
+    default_code = "permission_denied"
+
+
 class ModelNotFoundError(RequestError):
     status_hint = 404
     error_type = "not_found_error"
     default_code = "model_not_found"
+
+
+class RequestTimeoutError(RequestError):
+    """The request did not arrive in time."""
+
+    status_hint = 408
+    default_code = "request_timeout"
 
 
 class PayloadTooLargeError(RequestError):
@@ -120,6 +138,13 @@ class EngineDeadError(EngineError):
 
     status_hint = 503
     default_code = "engine_dead"
+
+
+class EngineStalledError(EngineError):
+    """The engine's core has finished no step for too long while work waits. It may yet go on; requests stay open."""
+
+    status_hint = 503
+    default_code = "engine_stalled"
 
 
 class EngineGenerateError(EngineError):

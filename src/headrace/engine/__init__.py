@@ -10,28 +10,73 @@ from headrace._lazy import loader_of
 
 if TYPE_CHECKING:
     from headrace.engine.async_engine import AsyncLLMEngine
-    from headrace.engine.config import AsyncEngineArgs, EngineArgs
+    from headrace.engine.config import AsyncEngineArgs, CacheConfig, EngineArgs, LoRAConfig, SchedulerConfig
+    from headrace.engine.configs import DecodingConfig, VllmConfig
+    from headrace.engine.embedding_outputs import EmbeddingOutput, EmbeddingRequestOutput
+    from headrace.engine.engine_metrics import PrometheusStatLogger
+    from headrace.engine.lora_request import LoRARequest
     from headrace.engine.model_config import ModelConfig
-    from headrace.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, RequestOutputKind, TokensPrompt
+    from headrace.engine.outputs import (
+        CompletionOutput,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+        RequestOutputKind,
+        TextPrompt,
+        TokensPrompt,
+    )
+    from headrace.engine.parallel_config import ParallelConfig
+    from headrace.engine.pooling_params import PoolingParams
+    from headrace.engine.request_manager import RequestManager, RequestManagerSettings
+    from headrace.engine.request_status import RequestStatus
     from headrace.engine.request_stream import RequestStream
     from headrace.engine.sampling_params import SamplingParams
     from headrace.engine.settings import FrontEndSettings
+    from headrace.engine.stat_loggers import LoggingStatLogger, StatLogger
     from headrace.engine.statistics import EngineStatistics
+    from headrace.engine.step_stats import FinishedRequest, StepStats
+    from headrace.engine.streaming_request import StreamingRequest
+    from headrace.engine.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
+    from headrace.engine.text_stream import stream_generate
 
 __all__ = [
     "AsyncEngineArgs",
     "AsyncLLMEngine",
+    "CacheConfig",
     "CompletionOutput",
+    "DecodingConfig",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "EngineStatistics",
+    "FinishedRequest",
     "FrontEndSettings",
+    "GuidedDecodingParams",
+    "LoRAConfig",
+    "LoRARequest",
+    "LoggingStatLogger",
+    "Logprob",
     "ModelConfig",
+    "ParallelConfig",
+    "PoolingParams",
+    "PrometheusStatLogger",
+    "RequestManager",
+    "RequestManagerSettings",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
+    "RequestStatus",
     "RequestStream",
     "SamplingParams",
+    "SchedulerConfig",
+    "StatLogger",
+    "StepStats",
+    "StreamingRequest",
+    "StructuredOutputsParams",
+    "TextPrompt",
     "TokensPrompt",
+    "VllmConfig",
+    "stream_generate",
 ]
 
 __getattr__ = loader_of(
@@ -39,17 +84,41 @@ __getattr__ = loader_of(
     {
         "AsyncEngineArgs": "headrace.engine.config",
         "AsyncLLMEngine": "headrace.engine.async_engine",
+        "CacheConfig": "headrace.engine.config",
         "CompletionOutput": "headrace.engine.outputs",
+        "DecodingConfig": "headrace.engine.configs",
+        "EmbeddingOutput": "headrace.engine.embedding_outputs",
+        "EmbeddingRequestOutput": "headrace.engine.embedding_outputs",
         "EngineArgs": "headrace.engine.config",
         "EngineStatistics": "headrace.engine.statistics",
+        "FinishedRequest": "headrace.engine.step_stats",
         "FrontEndSettings": "headrace.engine.settings",
+        "GuidedDecodingParams": "headrace.engine.structured_outputs",
+        "LoRAConfig": "headrace.engine.config",
+        "LoRARequest": "headrace.engine.lora_request",
+        "LoggingStatLogger": "headrace.engine.stat_loggers",
+        "Logprob": "headrace.engine.outputs",
         "ModelConfig": "headrace.engine.model_config",
+        "ParallelConfig": "headrace.engine.parallel_config",
+        "PoolingParams": "headrace.engine.pooling_params",
+        "PrometheusStatLogger": "headrace.engine.engine_metrics",
+        "RequestManager": "headrace.engine.request_manager",
+        "RequestManagerSettings": "headrace.engine.request_manager",
         "RequestMetrics": "headrace.engine.outputs",
         "RequestOutput": "headrace.engine.outputs",
         "RequestOutputKind": "headrace.engine.outputs",
+        "RequestStatus": "headrace.engine.request_status",
         "RequestStream": "headrace.engine.request_stream",
         "SamplingParams": "headrace.engine.sampling_params",
+        "SchedulerConfig": "headrace.engine.config",
+        "StatLogger": "headrace.engine.stat_loggers",
+        "StepStats": "headrace.engine.step_stats",
+        "StreamingRequest": "headrace.engine.streaming_request",
+        "StructuredOutputsParams": "headrace.engine.structured_outputs",
+        "TextPrompt": "headrace.engine.outputs",
         "TokensPrompt": "headrace.engine.outputs",
+        "VllmConfig": "headrace.engine.configs",
+        "stream_generate": "headrace.engine.text_stream",
     },
 )
 

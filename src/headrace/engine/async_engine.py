@@ -1,36 +1,35 @@
 """`AsyncLLMEngine`: the engine as its users see it, the front end of a core that runs in a process of its own.
 
-It joins the parts: input processor (text to ids), core client (the core's life and the channel), output processor (the
-live requests). Everything here runs on one event loop, the one that was running when the engine started.
+A page of API over the parts: `engine_life` starts and ends it, `request_intake` holds its requests, `engine_operations`
+asks the core. Everything here runs on one event loop, the one that was running when the engine started.
 """
 
-import asyncio
-import contextlib
-import itertools
-import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self, overload
 
-import msgspec
+from prometheus_client import CollectorRegistry
 
-from headrace.aio.tasks import TaskOwner
-from headrace.engine.config import AsyncEngineArgs, EngineConfig
-from headrace.engine.core_client import CoreClient, copy_of
-from headrace.engine.host import CoreHost, ProcessHost, ThreadHost
+from headrace.engine.config import AsyncEngineArgs, EngineConfig, LoRAConfig, SchedulerConfig
+from headrace.engine.configs import DecodingConfig, VllmConfig, vllm_config
+from headrace.engine.embedding_outputs import EmbeddingRequestOutput
+from headrace.engine.engine_assembly import EngineParts, assemble, parts_for
+from headrace.engine.host import CoreHost
 from headrace.engine.input_processor import InputProcessor, Prompt
-from headrace.engine.messages import CoreStatistics, TokenDelta
+from headrace.engine.lora_request import LoRARequest
 from headrace.engine.model_config import ModelConfig
-from headrace.engine.output_processor import OutputProcessor
 from headrace.engine.outputs import RequestOutput
-from headrace.engine.request_log import RequestLog
-from headrace.engine.request_progress import RequestProgress
+from headrace.engine.parallel_config import ParallelConfig
+from headrace.engine.pooling_params import PoolingParams
+from headrace.engine.request_call import RequestCall
+from headrace.engine.request_intake import OpenState
 from headrace.engine.request_stream import RequestStream
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.settings import FrontEndSettings
-from headrace.engine.statistics import EngineStatistics, engine_statistics
-from headrace.errors import EngineDeadError, EngineError, HeadraceError, ModelNotFoundError, OverloadedError
-from headrace.tokenization import TokenizationService, TokenizationSettings, Tokenizer
+from headrace.engine.stat_loggers import StatLogger
+from headrace.engine.statistics import EngineStatistics
+from headrace.errors import EngineDeadError, UnsupportedError
+from headrace.tokenization import TokenizationService, Tokenizer
 
 
 class AsyncLLMEngine:
@@ -43,31 +42,30 @@ class AsyncLLMEngine:
         self,
         config: EngineConfig,
         *,
-        host: CoreHost,
+        host: CoreHost | None = None,
         settings: FrontEndSettings | None = None,
         tokenization: TokenizationService | None = None,
-        request_log: RequestLog | None = None,
+        parts: EngineParts | None = None,
     ) -> None:
-        """`tokenization` is shared and stays open when given; else the engine has its own and closes it."""
+        """`from_engine_args` is the usual way to build one, and gives the `parts`. Without them the core is in `host`.
+
+        `tokenization` is shared and stays open when given; else the engine has its own and closes it.
+        """
         self._config = config
-        self._host = host
-        self._settings = settings or FrontEndSettings()
-        self._owns_tokenization = tokenization is None
-        self._tokenization = tokenization or TokenizationService(TokenizationSettings())
-        self._request_log = request_log or RequestLog(is_on=False, max_chars=None)
-        self._inputs = InputProcessor(config, tokenization=self._tokenization)
-        self._outputs = OutputProcessor(on_left=self._note_end)
-        self._owner = TaskOwner("engine")
-        self._client: CoreClient | None = None
-        self._starting: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_started = False
-        self._is_stopped = False
-        self._dead_error: EngineDeadError | None = None
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
-        self._core_numbers = itertools.count()
-        self._epoch_s = time.time() - time.monotonic()
+        if parts is None:
+            assert host is not None, "an engine needs a host for its core, or parts"
+            parts = assemble(config, hosts=(host,), settings=settings, tokenization=tokenization)
+        self._hosts = parts.hosts
+        self._tokenization = parts.tokenization
+        self._inputs = parts.inputs
+        self._requests = parts.requests
+        self._life = parts.life
+        self._operations = parts.operations
+        self._loggers = parts.loggers
+        self._statistics = parts.statistics
+        self._has_tracer = parts.has_tracer
+        self.registry: CollectorRegistry = parts.registry
+        """The engine's Prometheus metrics, and those of its tokenization layer where that is its own."""
 
     @classmethod
     def from_engine_args(
@@ -77,23 +75,26 @@ class AsyncLLMEngine:
         in_process: bool = False,
         settings: FrontEndSettings | None = None,
         tokenization: TokenizationService | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> Self:
         """Read the model's configuration (blocking, milliseconds); nothing starts yet.
 
-        `in_process=True` (or the setting of that name) runs the core in a thread, for debugging. Raises SettingsError.
+        `in_process=True` (or the setting of that name) runs the core in a thread, for debugging. Metrics go to
+        `registry`, which no other engine may share; to one of its own by default. Raises SettingsError.
         """
         settings = settings or FrontEndSettings(in_process=in_process)
-        return cls(
-            engine_args.create_engine_config(),
-            host=_thread_host() if in_process or settings.in_process else ProcessHost(),
+        config, parts = parts_for(
+            engine_args,
+            in_process=in_process or settings.in_process,
             settings=settings,
             tokenization=tokenization,
-            request_log=RequestLog(is_on=not engine_args.disable_log_requests, max_chars=engine_args.max_log_len),
+            registry=registry,
         )
+        return cls(config, parts=parts)
 
     def __repr__(self) -> str:
-        state = "dead" if self.errored else "stopped" if self._is_stopped else "running" if self._is_started else "new"
-        return f"<AsyncLLMEngine {self._config.model.served_model_name} {state} {len(self._outputs)} requests>"
+        name = self._config.model.served_model_name
+        return f"<AsyncLLMEngine {name} {self._life.state} {len(self._requests)} requests>"
 
     # -- requests
 
@@ -103,18 +104,26 @@ class AsyncLLMEngine:
         sampling_params: SamplingParams,
         request_id: str,
         prompt_token_ids: Sequence[int] | None = None,
+        lora_request: LoRARequest | None = None,
         *,
         priority: int = 0,
+        trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The request's outputs as it grows; `sampling_params.output_kind` says what each carries.
 
         The request begins with the first iteration. Leaving early, by `break`, `aclose` or cancellation, aborts it.
-        Outputs that the consumer is too late for are joined, never lost. Raises InvalidRequestError (ContextLengthError
-        and UnsupportedError are two) for a bad request, EngineGenerateError when it alone fails, EngineDeadError when
-        all do.
+        Outputs that the consumer is too late for are joined, never lost. `trace_headers` with a traceparent make the
+        request's span a child of that one. Raises InvalidRequestError (ContextLengthError and UnsupportedError are two)
+        for a bad request, EngineGenerateError when it alone fails, EngineDeadError when all do.
         """
         stream = await self.add_request(
-            request_id, prompt, sampling_params, prompt_token_ids=prompt_token_ids, priority=priority
+            request_id,
+            prompt,
+            sampling_params,
+            prompt_token_ids=prompt_token_ids,
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
         )
         try:
             async for output in stream:
@@ -122,6 +131,34 @@ class AsyncLLMEngine:
         finally:
             stream.close()
 
+    async def encode(
+        self,
+        prompt: Prompt | None,
+        pooling_params: PoolingParams,
+        request_id: str,
+        prompt_token_ids: Sequence[int] | None = None,
+        lora_request: LoRARequest | None = None,
+        *,
+        priority: int = 0,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
+        """The prompt's vector, in one output. Begins, ends and raises as `generate` does."""
+        stream = await self.add_request(
+            request_id,
+            prompt,
+            pooling_params,
+            prompt_token_ids=prompt_token_ids,
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+        )
+        try:
+            async for output in stream:
+                yield output
+        finally:
+            stream.close()
+
+    @overload
     async def add_request(
         self,
         request_id: str,
@@ -129,49 +166,73 @@ class AsyncLLMEngine:
         params: SamplingParams,
         arrival_time: float | None = None,
         prompt_token_ids: Sequence[int] | None = None,
-        *,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: object | None = None,
         priority: int = 0,
-    ) -> RequestStream:
+    ) -> RequestStream[RequestOutput]: ...
+
+    @overload
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt | None,
+        params: PoolingParams,
+        arrival_time: float | None = None,
+        prompt_token_ids: Sequence[int] | None = None,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: object | None = None,
+        priority: int = 0,
+    ) -> RequestStream[EmbeddingRequestOutput]: ...
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt | None,
+        params: SamplingParams | PoolingParams,
+        arrival_time: float | None = None,
+        prompt_token_ids: Sequence[int] | None = None,
+        lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: object | None = None,
+        priority: int = 0,
+    ) -> RequestStream[RequestOutput] | RequestStream[EmbeddingRequestOutput]:
         """Queue a request now and iterate over its outputs later. Cancelled meanwhile, it leaves nothing behind.
 
         `arrival_time` (seconds since the epoch) is when the caller got it, for the metrics and the order of equals.
-        Raises as `generate` does, and OverloadedError when too many requests are open.
+        Raises as `generate` does, OverloadedError when too many requests are open, and UnsupportedError for a prompt
+        adapter.
         """
-        await self.start_background_loop()
-        self._inputs.check(request_id, params, priority=priority)
-        self._check_capacity()
-        arrival_time = self._now() if arrival_time is None else arrival_time
-        stream, progress = self._open_stream(request_id, params, arrival_time=arrival_time)
-        try:
-            prepared = await self._inputs.prepare(prompt, prompt_token_ids=prompt_token_ids)
-            progress.set_prompt(
-                prepared.text,
-                token_ids=prepared.token_ids,
-                decoder=self._inputs.decoder(params),
-                eos_token_ids=self._inputs.eos_token_ids(),
-            )
-            if not progress.is_finished:  # nobody aborted it while it was tokenized
-                self._request_log.received(request_id, prepared)
-                await self._core.add(
-                    self._inputs.core_request(
-                        progress.core_id, prepared, params, arrival_time=arrival_time, priority=priority
-                    )
-                )
-        except BaseException:
-            self._outputs.discard(progress)
-            raise
-        return stream
+        if prompt_adapter_request is not None:
+            _refuse("prompt_adapter_request", "prompt adapters are not built; use a LoRA adapter")
+        await self._life.start()
+        call = RequestCall(
+            request_id=request_id,
+            prompt=prompt,
+            prompt_token_ids=prompt_token_ids,
+            arrival_time=arrival_time,
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+        )
+        if isinstance(params, PoolingParams):
+            return await self._requests.add_embedding(call, params)
+        return await self._requests.add(call, params)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End one request or several; returns when the core has freed their blocks. Unknown and ended ones are ignored.
 
         A consumer gets a last output, finished, with the reason "abort" and what had been generated.
         """
-        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        core_ids = self._outputs.abort(request_ids, now=self._now())
-        if core_ids and self._client is not None:
-            with contextlib.suppress(EngineDeadError):  # a dead core holds no blocks
-                await self._client.abort(core_ids)
+        await self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
+
+    def request_state(self, request_id: str) -> OpenState | None:
+        """ "waiting" or "running", as the core has it; None for a request that has ended or never was."""
+        return self._requests.state(request_id)
+
+    async def get_num_unfinished_requests(self) -> int:
+        return len(self._requests)
 
     # -- what it is
 
@@ -183,70 +244,164 @@ class AsyncLLMEngine:
     async def get_model_config(self) -> ModelConfig:
         return self._config.model
 
-    async def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer in use; starts the engine."""
-        await self.start_background_loop()
+    async def get_vllm_config(self) -> VllmConfig:
+        """All configs at once."""
+        return vllm_config(self._config)
+
+    async def get_parallel_config(self) -> ParallelConfig:
+        return self._config.parallel
+
+    async def get_decoding_config(self) -> DecodingConfig:
+        return DecodingConfig()
+
+    async def get_scheduler_config(self) -> SchedulerConfig:
+        return self._config.scheduler
+
+    async def get_lora_config(self) -> LoRAConfig | None:
+        """None when adapters are off."""
+        return self._config.lora
+
+    async def get_tokenizer(self, lora_request: LoRARequest | None = None) -> Tokenizer:
+        """The tokenizer in use; starts the engine. Adapters share it: one that adds tokens is refused when it loads.
+
+        Raises InvalidRequestError for a `lora_request` when adapters are off.
+        """
+        self._inputs.check_lora(lora_request)
+        await self._life.start()
         return self._tokenization.tokenizer(self._config.model.served_model_name)
+
+    async def get_input_preprocessor(self) -> InputProcessor:
+        """What turns a prompt into token ids, by `prepare`; starts the engine."""
+        await self._life.start()
+        return self._inputs
 
     def default_sampling_params(self) -> SamplingParams:
         """What the model's generation_config.json recommends, over our own defaults; `max_tokens` is the rest of the
         context."""
-        defaults = self._config.model.sampling_defaults
-        named = {
-            "temperature": defaults.temperature,
-            "top_p": defaults.top_p,
-            "top_k": defaults.top_k,
-            "repetition_penalty": defaults.repetition_penalty,
-        }
-        given = {name: value for name, value in named.items() if value is not None}
-        return msgspec.structs.replace(SamplingParams(max_tokens=None), **given)
+        return self._inputs.default_sampling_params()
 
-    async def get_num_unfinished_requests(self) -> int:
-        return len(self._outputs)
-
-    def statistics(self) -> EngineStatistics:
-        core = self._client.statistics if self._client is not None else CoreStatistics()
-        return engine_statistics(core, num_unfinished=len(self._outputs))
-
-    async def reset_prefix_cache(self) -> bool:
-        """Forget every cached prefix; False, and nothing forgotten, while requests hold blocks."""
-        await self.start_background_loop()
-        return bool(await self._core.call("reset_prefix_cache"))
-
-    async def check_integrity(self) -> None:
-        """Have the core check its own accounts; raises EngineError with what does not agree."""
-        await self.start_background_loop()
-        await self._core.call("check_integrity")
+    # -- how it is
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the core has died, was killed because it hung, or has been shut down."""
-        if self._dead_error is not None:
-            raise copy_of(self._dead_error)
-        if self._is_stopped:
-            raise _shut_down()
+        """Raises EngineDeadError when the core has died, was killed because it hung, or has been shut down, and
+        EngineStalledError when work waits and no step has finished for `step_timeout_s`."""
+        self._life.check_health()
+
+    def statistics(self) -> EngineStatistics:
+        return self._statistics()
+
+    async def do_log_stats(self, scheduler_outputs: object = None, model_output: object = None) -> None:
+        """Have every stat logger report now. The arguments are of an older API; given, they are refused."""
+        if scheduler_outputs is not None or model_output is not None:
+            name = "model_output" if scheduler_outputs is None else "scheduler_outputs"
+            _refuse(name, "the engine counts its steps itself")
+        self._loggers.log()
+
+    async def add_logger(self, name: str, logger: StatLogger) -> None:
+        """From now on `logger` is told what happens. Raises InvalidRequestError when the name is taken."""
+        self._loggers.add(name, logger)
+
+    async def remove_logger(self, name: str) -> None:
+        """Raises InvalidRequestError for an unknown name. The engine's own are "prometheus" and "logging"."""
+        self._loggers.remove(name)
+
+    async def is_tracing_enabled(self) -> bool:
+        return self._has_tracer
 
     @property
     def core_pid(self) -> int | None:
-        """The core's process; None before the start, and for a core in this process."""
-        return self._host.pid
+        """The first core's process; None before the start, for a core in this process, and for one that is not ours."""
+        return self._hosts[0].pid if self._hosts else None
 
     @property
     def is_running(self) -> bool:
-        return self._is_started and not self._is_stopped and self._dead_error is None
+        return self._life.state == "running"
 
     @property
     def is_stopped(self) -> bool:
         """Shut down or dead: it answers nothing any more."""
-        return self._is_stopped or self.errored
+        return self._life.state in ("stopped", "dead")
 
     @property
     def errored(self) -> bool:
-        return self._dead_error is not None
+        return self._life.dead_error is not None
 
     @property
     def dead_error(self) -> EngineDeadError | None:
         """Why the engine died, its `__cause__` being the core's own error; None while it lives."""
-        return self._dead_error
+        return self._life.dead_error
+
+    # -- what an operator asks of it
+
+    async def reset_prefix_cache(self, device: object = None) -> bool:
+        """Forget every cached prefix; False, and nothing forgotten, while requests hold blocks.
+
+        There is one cache, where the model is: naming a `device` is refused.
+        """
+        if device is not None:
+            _refuse("device", "there is one prefix cache, where the model is")
+        return await self._operations.reset_prefix_cache()
+
+    async def reset_mm_cache(self) -> None:
+        """Forget cached images and sounds; prompts that hold any are refused, so there are none. Starts the engine."""
+        await self._life.start()
+
+    async def check_integrity(self) -> None:
+        """Have the core check its own accounts; raises EngineError with what does not agree."""
+        await self._operations.check_integrity()
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give memory back: 1 keeps the weights where they are cheap, 2 drops them; both drop the KV cache.
+
+        Requests that are running go on, and those that come begin, after `wake_up`, with the same outputs.
+        """
+        await self._operations.sleep(level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Undo `sleep`, for "weights" or "kv_cache" or, by default, both; requests run when both are back."""
+        await self._operations.wake_up(tags)
+
+    async def is_sleeping(self) -> bool:
+        """Whether anything that `sleep` gave away is still missing."""
+        return await self._operations.is_sleeping()
+
+    async def start_profile(self) -> None:
+        """Begin to record with torch's profiler. Raises SettingsError where `profiler_dir` is not set."""
+        await self._operations.start_profile()
+
+    async def stop_profile(self) -> None:
+        """Write what was recorded into `profiler_dir`, as a trace that Perfetto opens."""
+        await self._operations.stop_profile()
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter before a request asks for it; False when it was loaded already."""
+        self._inputs.check_lora(lora_request)
+        return await self._operations.add_lora(lora_request)
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; False when it was not loaded."""
+        return await self._operations.remove_lora(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """The ids of the adapters that are loaded."""
+        return await self._operations.list_loras()
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter loaded, however long nobody uses it."""
+        return await self._operations.pin_lora(lora_id)
+
+    async def collective_rpc(
+        self,
+        method: str | Callable[..., object],
+        timeout: float | None = None,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> list[object]:
+        """Call a worker's method, or a function that is given the worker, on every worker; the results by rank.
+
+        Runs between two steps. Raises EngineError with what a worker raised, or after `timeout` seconds.
+        """
+        return await self._operations.collective_rpc(method, timeout_s=timeout, args=args, kwargs=kwargs)
 
     # -- its life
 
@@ -255,15 +410,7 @@ class AsyncLLMEngine:
 
         Cancelling this leaves the start going on, for whoever else waits; `shutdown_background_loop` ends it.
         """
-        if self._is_started and self._loop is asyncio.get_running_loop() and not self.is_stopped:
-            return
-        self._refuse_when_over()
-        if self._starting is None:
-            self._loop = asyncio.get_running_loop()
-            self._starting = self._owner.spawn(self._start(), name="headrace-engine-start")
-        await asyncio.wait([self._starting])
-        self._refuse_when_over()
-        self._starting.result()  # raises what is a defect of ours
+        await self._life.start()
 
     async def shutdown_background_loop(self, *, drain_timeout_s: float = 0.0) -> None:
         """End the engine: no process, thread or task of it is left. Idempotent.
@@ -271,23 +418,7 @@ class AsyncLLMEngine:
         Open requests have `drain_timeout_s` to finish; those still open then are aborted. New ones are refused.
         Cancelled meanwhile, it kills the core instead of waiting for it.
         """
-        self._is_stopped = True
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain_timeout_s):
-                    await self._is_idle.wait()
-        finally:
-            self._outputs.abort_all(now=self._now())
-            await self._end_parts()
-
-    async def _end_parts(self) -> None:
-        """Each part ends, whatever becomes of the others; the last pushed goes first."""
-        async with contextlib.AsyncExitStack() as parts:
-            if self._owns_tokenization:
-                parts.push_async_callback(self._tokenization.aclose)
-            if self._client is not None:
-                parts.push_async_callback(self._client.aclose, timeout_s=self._settings.shutdown_timeout_s)
-            parts.push_async_callback(self._owner.aclose)
+        await self._life.shutdown(drain_timeout_s=drain_timeout_s)
 
     async def __aenter__(self) -> Self:
         try:
@@ -302,99 +433,6 @@ class AsyncLLMEngine:
     ) -> None:
         await self.shutdown_background_loop()
 
-    async def _start(self) -> None:
-        """The tokenizer loads while the core does."""
-        self._client = CoreClient(
-            host=self._host,
-            hang_timeout_s=self._settings.hang_timeout_s,
-            on_step=self._apply_step,
-            on_death=self._die,
-        )
-        try:
-            await self._client.start(msgspec.json.encode(self._config))
-            await self._load_tokenizer()
-            await self._client.wait_ready(timeout_s=self._settings.start_timeout_s)
-        except HeadraceError as error:
-            self._dead_error = self._dead_error or _did_not_start(error)
-            await self._client.aclose(timeout_s=0.0)
-        else:
-            self._is_started = True
 
-    async def _load_tokenizer(self) -> None:
-        model = self._config.model
-        try:
-            self._tokenization.tokenizer(model.served_model_name)
-        except ModelNotFoundError:
-            await self._tokenization.load(model.served_model_name, model.tokenizer)
-
-    @property
-    def _core(self) -> CoreClient:
-        assert self._client is not None
-        return self._client
-
-    def _refuse_when_over(self) -> None:
-        if self._dead_error is not None:
-            raise copy_of(self._dead_error)
-        if self._is_stopped:
-            raise _shut_down()
-        if self._loop is not None and self._loop is not asyncio.get_running_loop():
-            raise EngineError("this engine runs on another event loop; build one engine for each loop")
-
-    def _check_capacity(self) -> None:
-        limit = self._settings.max_num_requests
-        if len(self._outputs) >= limit:
-            raise OverloadedError(f"{limit} requests are open, as many as max_num_requests allows; try again later")
-
-    def _open_stream(
-        self, request_id: str, params: SamplingParams, *, arrival_time: float
-    ) -> tuple[RequestStream, RequestProgress]:
-        stream = RequestStream(on_close=self._leave)
-        progress = RequestProgress(
-            request_id=request_id,
-            core_id=f"{request_id}#{next(self._core_numbers)}",
-            params=params,
-            arrival_time=arrival_time,
-            notify=stream.notify,
-        )
-        stream.attach(progress)
-        self._outputs.add(progress)
-        self._is_idle.clear()
-        return stream, progress
-
-    def _apply_step(self, deltas: Sequence[TokenDelta]) -> None:
-        if to_abort := self._outputs.apply(deltas, now=self._now()):
-            self._core.post_abort(to_abort)
-
-    def _leave(self, progress: RequestProgress) -> None:
-        """The consumer is gone."""
-        if self._outputs.discard(progress):
-            self._core.post_abort([progress.core_id])
-
-    def _note_end(self, progress: RequestProgress) -> None:
-        self._request_log.ended(progress)
-        if len(self._outputs) == 0:
-            self._is_idle.set()
-
-    def _die(self, error: EngineDeadError) -> None:
-        self._dead_error = self._dead_error or error
-        self._outputs.fail_all(lambda: copy_of(error), now=self._now())
-
-    def _now(self) -> float:
-        """Seconds since the epoch that never jump back, as the monotonic clock runs."""
-        return self._epoch_s + time.monotonic()
-
-
-def _thread_host() -> ThreadHost:
-    from headrace.engine.core import EngineCore  # imports torch, which the front end else never needs
-
-    return ThreadHost(build_core=EngineCore)
-
-
-def _shut_down() -> EngineDeadError:
-    return EngineDeadError("the engine was shut down")
-
-
-def _did_not_start(error: HeadraceError) -> EngineDeadError:
-    dead = EngineDeadError(f"the engine did not start: {error.message}")
-    dead.__cause__ = error
-    return dead
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise UnsupportedError(f"{name} is not supported by this version: {reason}", param=name)

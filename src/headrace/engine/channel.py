@@ -61,7 +61,7 @@ def _check_frame_bytes(num_bytes: int, *, max_frame_bytes: int) -> None:
         raise EngineError(f"a frame of {num_bytes} bytes is longer than the {max_frame_bytes} that are allowed")
 
 
-def encode_frame(message: ToCore | FromCore, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> bytes:
+def encode_frame(message: msgspec.Struct, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> bytes:
     """`message` as one frame, its length first. Raises EngineError when it is too long."""
     payload = msgspec.msgpack.encode(message)
     _check_frame_bytes(len(payload), max_frame_bytes=max_frame_bytes)
@@ -92,7 +92,11 @@ class AsyncChannel(asyncio.Protocol):
     async def open(self, sock: socket.socket) -> None:
         """Take `sock` over; to be called once."""
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
+            loop = asyncio.get_running_loop()
+            if sock.family == socket.AF_UNIX:
+                await loop.create_unix_connection(lambda: self, sock=sock)
+            else:
+                await loop.create_connection(lambda: self, sock=sock)
         except BaseException:
             sock.close()
             raise

@@ -6,10 +6,13 @@ Knows no request: outputs go to `on_step`, the core's end to `on_death`, each on
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from headrace.aio.tasks import TaskOwner
 from headrace.engine.channel import AsyncChannel, ChannelClosedError
+from headrace.engine.core_calls import PATIENCE_S
+from headrace.engine.core_watch import DEFAULT_STEP_TIMEOUT_S, CoreWatch
 from headrace.engine.host import CoreHost
 from headrace.engine.messages import (
     Abort,
@@ -26,13 +29,21 @@ from headrace.engine.messages import (
     ToCore,
     TokenDelta,
 )
-from headrace.errors import EngineDeadError, EngineError
+from headrace.engine.remote_call import RemoteCall, pack_call, unpack_results
+from headrace.engine.wire_errors import from_wire
+from headrace.errors import EngineDeadError, EngineError, EngineStalledError
 
 _LOG = logging.getLogger(__name__)
 
 _EXIT_TIMEOUT_S = 5.0
 """A core whose channel has closed is given this long to exit, so that its exit status can be told."""
-_MAX_TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingCall:
+    answer: asyncio.Future[CallResult]
+    patience_s: float
+    """The core may be silent for so long while it works on this."""
 
 
 class CoreClient:
@@ -43,6 +54,7 @@ class CoreClient:
         *,
         host: CoreHost,
         hang_timeout_s: float,
+        step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         on_step: Callable[[Sequence[TokenDelta]], None],
         on_death: Callable[[EngineDeadError], None],
     ) -> None:
@@ -50,7 +62,7 @@ class CoreClient:
         """The core's last word on itself."""
         self.dead_error: EngineDeadError | None = None
         self._host = host
-        self._hang_timeout_s = hang_timeout_s
+        self._watch = CoreWatch(hang_timeout_s=hang_timeout_s, step_timeout_s=step_timeout_s)
         self._on_step = on_step
         self._on_death = on_death
         self._channel = AsyncChannel(on_message=self._receive, on_closed=self._notice_end)
@@ -58,10 +70,9 @@ class CoreClient:
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._has_ended = asyncio.Event()
         self._call_ids = itertools.count()
-        self._calls: dict[int, asyncio.Future[CallResult]] = {}
+        self._calls: dict[int, _WaitingCall] = {}
         self._failed: Failed | None = None
         self._is_closing = False
-        self._silent_s = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -70,7 +81,7 @@ class CoreClient:
 
     async def start(self, config: bytes) -> None:
         """Start the core with `config` (an EngineConfig as JSON); returns while it loads. After an error: `aclose`."""
-        await self._channel.open(self._host.start())
+        await self._channel.open(await self._host.start())
         self._channel.post(Start(config))
 
     async def wait_ready(self, *, timeout_s: float) -> Ready:
@@ -98,11 +109,46 @@ class CoreClient:
         self._channel.post(Abort(tuple(core_ids), call_id=call_id))
         await self._result(call_id)
 
-    async def call(self, method: str) -> str | int | float | bool | None:
-        """Run one of the core's named methods between two steps. Raises EngineError with the core's error."""
+    async def call(self, method: str, *arguments: object, timeout_s: float | None = None) -> object:
+        """Run a method of `headrace.engine.core_calls` between two steps; its result, a list for any sequence or set.
+
+        Raises the HeadraceError that the core raised, EngineError after `timeout_s`. The core is given that long, or
+        the time in `PATIENCE_S`, even where it would be taken for hung. Cancelled or late, the call runs on in the core
+        and its result is dropped.
+        """
         call_id = next(self._call_ids)
-        await self._send(Call(call_id=call_id, method=method))
-        return await self._result(call_id)
+        patience_s = timeout_s if timeout_s is not None else PATIENCE_S.get(method, 0.0)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send(Call(call_id=call_id, method=method, arguments=arguments))
+                return await self._result(call_id, patience_s=patience_s)
+        except TimeoutError:
+            raise EngineError(f"the engine core did not answer {method} within {timeout_s:g} s") from None
+
+    async def collective_rpc(
+        self,
+        method: str | Callable[..., object],
+        *,
+        timeout_s: float | None = None,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> list[object]:
+        """Call a worker's public method, or a function that is given the worker, on every worker; results by rank.
+
+        Raises EngineError with what a worker raised, InvalidRequestError for what cannot be pickled; see `call` for
+        `timeout_s`. Functions that are not importable in the core, those of `__main__` and lambdas, travel by value.
+        """
+        packed = pack_call(RemoteCall(method=method, timeout_s=timeout_s, args=tuple(args), kwargs=dict(kwargs or {})))
+        results = await self.call("collective_rpc", packed, timeout_s=timeout_s)
+        assert isinstance(results, bytes)
+        return unpack_results(results)
+
+    def check_progress(self) -> None:
+        """Raises EngineStalledError when work waits and no step has finished for `step_timeout_s`."""
+        if self._watch.is_stalled(patience_s=self._patience_s):
+            seconds = self._watch.stalled_s
+            message = f"the engine core has finished no step for {seconds:.3g} s while work waits; it may be hung"
+            raise EngineStalledError(message)
 
     async def aclose(self, *, timeout_s: float) -> None:
         """End the core and return when nothing of it is left. Idempotent; calls that wait get EngineDeadError."""
@@ -127,44 +173,49 @@ class CoreClient:
             await self._has_ended.wait()  # until it is known how the core ended
             raise copy_of(self.dead_error or EngineDeadError("the engine was shut down")) from error
 
-    async def _result(self, call_id: int) -> str | int | float | bool | None:
-        future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = future
+    async def _result(self, call_id: int, *, patience_s: float = 0.0) -> object:
+        answer: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = _WaitingCall(answer, patience_s)
         if self._has_ended.is_set():
             self._fail_waiting(self.dead_error or EngineDeadError("the engine was shut down"))
         try:
-            result = await future
+            result = await answer
         finally:
             self._calls.pop(call_id, None)
         if result.error is not None:
-            raise EngineError(result.error)
+            raise from_wire(result.error)
         return result.result
 
     def _receive(self, message: FromCore) -> None:
-        self._silent_s = 0.0
+        self._watch.hear(message.statistics if isinstance(message, StepOutputs) else None)
         match message:
             case StepOutputs():
                 self.statistics = message.statistics
                 self._on_step(message.deltas)
             case CallResult():
-                if (waiting := self._calls.get(message.call_id)) is not None and not waiting.done():
-                    waiting.set_result(message)
+                if (waiting := self._calls.get(message.call_id)) is not None and not waiting.answer.done():
+                    waiting.answer.set_result(message)
             case Ready():
                 if not self._ready.done():
                     self._ready.set_result(message)
             case Failed():
                 self._failed = message
 
+    @property
+    def _patience_s(self) -> float:
+        return max((waiting.patience_s for waiting in self._calls.values()), default=0.0)
+
     def _tick(self) -> None:
         """Measure the core's silence in short ticks, so that a held-up event loop is not taken for a silent core."""
         if self._is_closing or self._has_ended.is_set():
             return
-        if self._silent_s >= self._hang_timeout_s:
-            message = f"the engine core hangs: no step finished and no sign of life for {self._silent_s:.3g} s"
+        if self._watch.is_hung(patience_s=self._patience_s):
+            silent_s = self._watch.silent_s
+            message = f"the engine core hangs: no step finished and no sign of life for {silent_s:.3g} s"
             self._bury(message, cause=None, patience_s=0.0)
             return
-        tick_s = min(_MAX_TICK_S, self._hang_timeout_s / 4)
-        self._silent_s += tick_s
+        tick_s = self._watch.tick_s
+        self._watch.tick(tick_s)
         self._tick_timer = asyncio.get_running_loop().call_later(tick_s, self._tick)
 
     def _notice_end(self, cause: BaseException | None) -> None:
@@ -194,7 +245,8 @@ class CoreClient:
         return f"the engine core {how}; what it wrote to standard error may say why"
 
     def _fail_waiting(self, error: EngineDeadError) -> None:
-        waiting: list[asyncio.Future[Ready] | asyncio.Future[CallResult]] = [self._ready, *self._calls.values()]
+        answers = [waiting.answer for waiting in self._calls.values()]
+        waiting: list[asyncio.Future[Ready] | asyncio.Future[CallResult]] = [self._ready, *answers]
         for future in waiting:
             if not future.done():
                 future.set_exception(copy_of(error))

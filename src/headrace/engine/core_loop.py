@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.engine.channel import BlockingChannel, ChannelClosedError
 from headrace.engine.config import EngineConfig
+from headrace.engine.core_calls import run_call
 from headrace.engine.messages import (
     Abort,
     AddRequest,
@@ -27,6 +28,7 @@ from headrace.engine.messages import (
     ToCore,
     TokenDelta,
 )
+from headrace.engine.wire_errors import to_wire
 from headrace.errors import EngineError, HeadraceError
 
 HEARTBEAT_S = 1.0
@@ -38,6 +40,11 @@ _FIRST_FRAME_TIMEOUT_S = 60.0
 class Core(Protocol):
     """What the loop needs of an engine core. Every method is called by one thread."""
 
+    @property
+    def operations(self) -> object:
+        """Has the methods that `core_calls` lists."""
+        ...
+
     def add_request(self, request: AddRequest) -> None: ...
 
     def abort(self, request_ids: Sequence[str]) -> tuple[TokenDelta, ...]:
@@ -46,14 +53,22 @@ class Core(Protocol):
 
     def has_work(self) -> bool: ...
 
-    def step(self) -> tuple[TokenDelta, ...]: ...
+    def step(self, *, announce: Callable[[tuple[TokenDelta, ...]], None]) -> tuple[TokenDelta, ...]:
+        """`announce` is to be told, before the step is computed, which requests begin to run or were put back."""
+        ...
+
+    def check(self) -> None:
+        """Called at least once a heartbeat while there is no work. Raises when a part of the core ended by itself."""
+        ...
 
     def statistics(self) -> CoreStatistics: ...
 
-    def reset_prefix_cache(self) -> bool: ...
+    def ready(self, *, load_s: float) -> Ready:
+        """What the front end is to know of a core that took so long to build."""
+        ...
 
-    def check_integrity(self) -> None:
-        """Raises when the core's own accounts do not agree."""
+    def close(self) -> None:
+        """End what the core started: threads, sockets, workers. The last call."""
         ...
 
 
@@ -63,11 +78,11 @@ BuildCore: TypeAlias = Callable[[EngineConfig], Core]
 def serve_core(channel: BlockingChannel, *, build_core: BuildCore) -> bool:
     """Serve one front end from its `Start` to its `Shutdown` or its end. False when the core failed.
 
-    Whatever goes wrong in the core is reported to the front end as `Failed`. Closes the channel.
+    Whatever goes wrong in the core is reported to the front end as `Failed`. Closes the core and the channel.
     """
     try:
-        core = _build(channel, build_core)
-        CoreLoop(channel, core).run()
+        with contextlib.closing(_build(channel, build_core)) as core:
+            CoreLoop(channel, core).run()
     except ChannelClosedError:
         return True
     except Exception as error:  # noqa: BLE001 - the outermost boundary of the core: the front end gets to know
@@ -86,9 +101,11 @@ def _build(channel: BlockingChannel, build_core: BuildCore) -> Core:
     started_s = time.monotonic()
     config = msgspec.json.decode(messages[0].config, type=EngineConfig)
     core = build_core(config)
-    num_blocks = core.statistics().num_blocks
-    load_s = time.monotonic() - started_s
-    channel.send(Ready(num_blocks=num_blocks, block_size=config.cache.block_size, load_s=load_s))
+    try:
+        channel.send(core.ready(load_s=time.monotonic() - started_s))
+    except BaseException:
+        core.close()
+        raise
     return core
 
 
@@ -113,8 +130,13 @@ class CoreLoop:
             self._handle_messages()
             if self._is_ended:
                 return
-            deltas = self._core.step() if self._core.has_work() else ()
-            self._send_outputs(deltas)
+            self._send_outputs(self._step())
+
+    def _step(self) -> tuple[TokenDelta, ...]:
+        if self._core.has_work():
+            return self._core.step(announce=self._send_outputs)
+        self._core.check()
+        return ()
 
     def _handle_messages(self) -> None:
         """Take all that has arrived, waiting for one beat when there is nothing to compute."""
@@ -129,7 +151,7 @@ class CoreLoop:
             case Abort():
                 self._abort(message)
             case Call():
-                self._channel.send(self._call(message))
+                self._call(message)
             case Shutdown():
                 self._is_ended = True
             case Start():
@@ -139,8 +161,13 @@ class CoreLoop:
         try:
             self._core.add_request(request)
         except HeadraceError as error:
+            told = to_wire(error)
             refusal = TokenDelta(
-                request_id=request.request_id, new_token_ids=(), finish_reason="error", error=error.message
+                request_id=request.request_id,
+                new_token_ids=(),
+                finish_reason="error",
+                error=told.message,
+                error_kind=told.kind,
             )
             self._send_outputs((refusal,))
 
@@ -149,18 +176,11 @@ class CoreLoop:
         if abort.call_id is not None:
             self._channel.send(CallResult(call_id=abort.call_id))
 
-    def _call(self, call: Call) -> CallResult:
-        try:
-            match call.method:
-                case "reset_prefix_cache":
-                    return CallResult(call_id=call.call_id, result=self._core.reset_prefix_cache())
-                case "check_integrity":
-                    self._core.check_integrity()
-                    return CallResult(call_id=call.call_id)
-                case other:
-                    return CallResult(call_id=call.call_id, error=f"the core has no method {other!r} to be called")
-        except (HeadraceError, AssertionError) as error:
-            return CallResult(call_id=call.call_id, error=f"{type(error).__name__}: {error}")
+    def _call(self, call: Call) -> None:
+        """The statistics go first, so that whoever waits for the answer sees what the call has changed."""
+        result = run_call(self._core.operations, call)
+        self._send_outputs(())
+        self._channel.send(result)
 
     def _send_outputs(self, deltas: tuple[TokenDelta, ...]) -> None:
         self._channel.send(StepOutputs(deltas=deltas, statistics=self._core.statistics()))

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from headrace.engine.channel import BlockingChannel
 from headrace.engine.core_loop import BuildCore, serve_core
@@ -31,8 +31,9 @@ class CoreHost(Protocol):
         """The core's own process; None before it starts, and for a core in this process."""
         ...
 
-    def start(self) -> socket.socket:
-        """Start the core; returns the front end's end of its channel, which belongs to the caller."""
+    async def start(self) -> socket.socket:
+        """Start the core; returns the front end's end of its channel, which belongs to the caller. After an error, or
+        when cancelled: `stop`."""
         ...
 
     async def stop(self, *, timeout_s: float) -> str:
@@ -57,17 +58,11 @@ class ProcessHost:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def start(self) -> socket.socket:
+    async def start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            fd = theirs.fileno()
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", self._module, str(fd)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[fd],
-                    process_group=0,  # a terminal's Ctrl-C goes to the front end alone
-                )
+                self._process = self._spawn(theirs.fileno())
             except OSError as error:
                 ours.close()
                 raise EngineError(f"cannot start the engine core's process: {error}") from error
@@ -79,11 +74,19 @@ class ProcessHost:
             return "was never started"
         if process.returncode is None:
             await _wait_or_kill(process, timeout_s=timeout_s)
-        return _describe_exit(process)
+        return describe_exit(process)
+
+    def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", self._module, str(fd)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[fd],
+            process_group=0,  # a terminal's Ctrl-C goes to the front end alone
+        )
 
 
 async def _wait_or_kill(process: subprocess.Popen[bytes], *, timeout_s: float) -> None:
-    exited = _OwnThread(process.wait)
+    exited = OwnThread(process.wait)
     try:
         if not await exited.finishes_within(timeout_s):
             process.kill()
@@ -94,7 +97,7 @@ async def _wait_or_kill(process: subprocess.Popen[bytes], *, timeout_s: float) -
         exited.leave()
 
 
-def _describe_exit(process: subprocess.Popen[bytes]) -> str:
+def describe_exit(process: subprocess.Popen[bytes]) -> str:
     code = process.returncode
     if code is None:
         return f"(pid {process.pid}) does not end, though it was killed"
@@ -117,7 +120,7 @@ class ThreadHost:
     def pid(self) -> int | None:
         return None
 
-    def start(self) -> socket.socket:
+    async def start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, args=(theirs,), name="headrace-core", daemon=True)
         self._thread.start()
@@ -127,7 +130,7 @@ class ThreadHost:
         thread = self._thread
         if thread is None:
             return "was never started"
-        ended = _OwnThread(thread.join)
+        ended = OwnThread(thread.join)
         try:
             has_ended = await ended.finishes_within(timeout_s)
         finally:
@@ -138,7 +141,7 @@ class ThreadHost:
         serve_core(BlockingChannel(sock), build_core=self._build_core)
 
 
-class _OwnThread:
+class OwnThread(Generic[ResultT]):
     """One blocking call in a thread that ends with it; the loop's default executor would keep the thread."""
 
     def __init__(self, func: Callable[[], ResultT]) -> None:
@@ -148,6 +151,11 @@ class _OwnThread:
     async def finishes_within(self, timeout_s: float) -> bool:
         done, _ = await asyncio.wait([self._call], timeout=timeout_s)
         return bool(done)
+
+    async def result(self) -> ResultT:
+        """What the call returns or raises. Cancelling this leaves the call going on."""
+        await asyncio.wait([self._call])
+        return self._call.result()
 
     def leave(self) -> None:
         """End the thread, or let it end when its call returns."""

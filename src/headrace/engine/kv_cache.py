@@ -6,12 +6,16 @@ Rules:
 3. A block has two holders only through its hash: the second found it with `find_prefix`.
 4. Blank blocks are taken first; then cached ones, least recently used first. A request gives its blocks back last
    block first, so that a prefix outlives what follows it.
-5. Every method either does all of its change or none.
+5. Of several blocks that came to hold the same prefix, because their requests ran together, one has the hash. When its
+   last holder leaves, the hash moves to one that is still held: so a free cached block has no held block behind it, and
+   what is evicted is always the end of a prefix.
+6. Every method either does all of its change or none.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.engine.kv_events import BlockContent, KVEventLog
 from headrace.prefix_hash import BlockHash
 
 
@@ -29,7 +33,15 @@ class KVCacheStatistics:
 class KVCacheBlocks:
     """The blocks of one KV cache and the block tables of the requests that hold them."""
 
-    def __init__(self, num_blocks: int, *, block_size: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        block_size: int,
+        enable_prefix_caching: bool = True,
+        events: KVEventLog | None = None,
+    ) -> None:
+        """`events` is told of every hash that comes or goes."""
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; a KV cache has at least one block")
         self.num_blocks = num_blocks
@@ -38,10 +50,13 @@ class KVCacheBlocks:
         self._num_holders = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
+        self._twins: dict[BlockHash, list[int]] = {}  # held blocks without a hash that hold what the named one holds
+        self._hash_as_twin: dict[int, BlockHash] = {}
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._cached_free: dict[int, None] = {}  # insertion order is the order of eviction
         self._tables: dict[str, list[int]] = {}
         self._num_published: dict[str, int] = {}
+        self._events = events
 
     def __repr__(self) -> str:
         return (
@@ -52,6 +67,15 @@ class KVCacheBlocks:
     @property
     def num_free_blocks(self) -> int:
         return len(self._blank) + len(self._cached_free)
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks with a hash, free or held."""
+        return len(self._block_of)
+
+    @property
+    def tells_events(self) -> bool:
+        return self._events is not None
 
     @property
     def num_slots(self) -> int:
@@ -107,32 +131,36 @@ class KVCacheBlocks:
             return 0
         return num_computed_tokens // self.block_size - self._num_published[request_id]
 
-    def publish(self, request_id: str, hashes: Sequence[BlockHash], *, num_computed_tokens: int) -> None:
+    def publish(
+        self,
+        request_id: str,
+        hashes: Sequence[BlockHash],
+        *,
+        num_computed_tokens: int,
+        content: BlockContent | None = None,
+    ) -> None:
         """Let later requests find the request's whole blocks, whose tokens are computed now.
 
-        `hashes` covers at least those blocks. A block whose content is cached already stays unnamed.
+        `hashes` covers at least those blocks; `content`, which only events need, what they hold.
         """
         if not self.enable_prefix_caching:
             return
         table = self._tables[request_id]
         num_whole = num_computed_tokens // self.block_size
-        for index in range(self._num_published[request_id], num_whole):
-            if hashes[index] not in self._block_of:
-                self._block_of[hashes[index]] = table[index]
-                self._hash_of[table[index]] = hashes[index]
+        unpublished = range(self._num_published[request_id], num_whole)
+        new = [index for index in unpublished if self._name(table[index], hashes[index])]
         self._num_published[request_id] = num_whole
+        if self._events is not None and content is not None:
+            for blocks in _runs(new):
+                self._events.stored(blocks, hashes, content)
 
     def close(self, request_id: str) -> None:
         """Give all blocks of the request back; named ones stay cached until their place is needed."""
         del self._num_published[request_id]
         for block in reversed(self._tables.pop(request_id)):
             self._num_holders[block] -= 1
-            if self._num_holders[block] > 0:
-                continue
-            if self._hash_of[block] is None:
-                self._blank.append(block)
-            else:
-                self._cached_free[block] = None
+            if self._num_holders[block] == 0:
+                self._free(block)
 
     def reset(self) -> bool:
         """Forget all cached prefixes. False, with no change, while any request holds a block."""
@@ -143,6 +171,8 @@ class KVCacheBlocks:
         self._blank.extend(self._cached_free)
         self._cached_free.clear()
         self._block_of.clear()
+        if self._events is not None:
+            self._events.cleared()
         return True
 
     def block_table(self, request_id: str) -> tuple[int, ...]:
@@ -171,6 +201,10 @@ class KVCacheBlocks:
         assert all(self._hash_of[b] is not None for b in self._cached_free), "a cached block has no hash"
         named = {block_hash: b for b, block_hash in enumerate(self._hash_of) if block_hash is not None}
         assert named == self._block_of, "the index of hashes differs from the blocks' hashes"
+        twins = {block: block_hash for block_hash, blocks in self._twins.items() for block in blocks}
+        assert twins == self._hash_as_twin, "the two indexes of twins differ"
+        assert all(num_holders[b] == 1 and self._hash_of[b] is None for b in twins), "a twin is free, shared or named"
+        assert all(num_holders[self._block_of[h]] > 0 for h in self._twins), "a twin is held, the named block is free"
         assert all(count < 2 or self._hash_of[b] is not None for b, count in enumerate(num_holders)), (
             "a block without a hash has two holders"
         )
@@ -181,9 +215,74 @@ class KVCacheBlocks:
         else:
             block = next(iter(self._cached_free))
             del self._cached_free[block]
-            evicted = self._hash_of[block]
-            assert evicted is not None
-            del self._block_of[evicted]
-            self._hash_of[block] = None
+            self._unname(block)
         self._num_holders[block] = 1
         return block
+
+    def _free(self, block: int) -> None:
+        """Take back a block that its last holder has left."""
+        block_hash = self._hash_of[block]
+        if block_hash is None:
+            self._forget_twin(block)
+            self._blank.append(block)
+        elif (twin := self._pop_twin(block_hash)) is not None:
+            self._move_name(block_hash, block, twin)
+        else:
+            self._cached_free[block] = None
+
+    def _name(self, block: int, block_hash: BlockHash) -> bool:
+        """Give a held block the hash of its content; False if that content was cached before."""
+        named = self._block_of.get(block_hash)
+        if named is None:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+            return True
+        if self._num_holders[named] == 0:
+            del self._cached_free[named]
+            self._move_name(block_hash, named, block)
+        elif named != block:
+            self._twins.setdefault(block_hash, []).append(block)
+            self._hash_as_twin[block] = block_hash
+        return False
+
+    def _move_name(self, block_hash: BlockHash, old: int, new: int) -> None:
+        """From a block that nobody holds, which is blank then, to one that is held."""
+        self._hash_of[old] = None
+        self._blank.append(old)
+        self._hash_of[new] = block_hash
+        self._block_of[block_hash] = new
+
+    def _pop_twin(self, block_hash: BlockHash) -> int | None:
+        twins = self._twins.get(block_hash)
+        if not twins:
+            return None
+        twin = twins[0]
+        self._forget_twin(twin)
+        return twin
+
+    def _forget_twin(self, block: int) -> None:
+        block_hash = self._hash_as_twin.pop(block, None)
+        if block_hash is None:
+            return
+        self._twins[block_hash].remove(block)
+        if not self._twins[block_hash]:
+            del self._twins[block_hash]
+
+    def _unname(self, block: int) -> None:
+        evicted = self._hash_of[block]
+        assert evicted is not None
+        del self._block_of[evicted]
+        self._hash_of[block] = None
+        if self._events is not None:
+            self._events.removed(evicted)
+
+
+def _runs(indexes: Sequence[int]) -> list[range]:
+    """Ascending numbers as ranges of neighbours."""
+    runs: list[range] = []
+    for index in indexes:
+        if runs and runs[-1].stop == index:
+            runs[-1] = range(runs[-1].start, index + 1)
+        else:
+            runs.append(range(index, index + 1))
+    return runs

@@ -33,6 +33,12 @@ class AddRequest(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only
     pooling_params: PoolingParams | None = None
     """Set for an embedding: the request then ends with its prompt, and `sampling_params` has no effect."""
     lora: LoRARequest | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """`sampling_params.bad_words` as token ids, in every way that they are written."""
+    leader_id: str | None = None
+    """A request with the same prompt, added before: this one waits until its prompt is computed, and in the cache."""
+    cache_salt: str | None = None
+    """Sets the request's blocks apart: only requests with the same salt share them."""
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
@@ -46,11 +52,15 @@ class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
 
 
 class Call(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True, gc=False):
-    """Run a named method of the core between two steps; answered by `CallResult` with the same `call_id`."""
+    """Run a named method of the core between two steps; answered by `CallResult` with the same `call_id`.
+
+    `headrace.engine.core_calls` lists the methods and the types of their arguments.
+    """
 
     call_id: int
     method: str
-    arguments: tuple[str | int | float | bool | None, ...] = ()
+    arguments: tuple[object, ...] = ()
+    """Whatever msgpack can say."""
 
 
 class Shutdown(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
@@ -69,7 +79,16 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the position's own token in the whole vocabulary, 1 being the likeliest."""
 
 
-class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class WireError(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """An exception of `headrace.errors` on its way to the front end, which raises it there."""
+
+    kind: str
+    """The name of its class."""
+    message: str
+    param: str | None = None
+
+
+class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one step did for one request. `finish_reason` is set on the last delta of a request, and only there."""
 
     request_id: str
@@ -79,12 +98,22 @@ class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     stop_reason: int | None = None
     error: str | None = None
     """Why the request failed inside the core; `finish_reason` is then "error"."""
+    error_kind: str = "EngineGenerateError"
+    """The class in `headrace.errors` of that failure."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of `new_token_ids`, where the request wants them."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """With the first delta, where wanted: one for each prompt token but the first."""
     embedding: bytes | None = None
     """The pooled vector (packed float32, the machine's byte order), with the only delta of an embedding request."""
+    queue_s: float | None = None
+    """With the first delta of a request that ran: seconds from its arrival in the core to its first step."""
+    prefill_s: float | None = None
+    """With the first delta of a request that ran: seconds from its first step to its first token."""
+    num_preemptions: int = 0
+    """Times that the request lost its blocks so far."""
+    is_running: bool | None = None
+    """Set by itself, ahead of a step: the request begins to run in it, or was put back to wait."""
 
 
 class CoreStatistics(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -101,6 +130,19 @@ class CoreStatistics(msgspec.Struct, array_like=True, frozen=True, kw_only=True,
     generation_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    num_step_tokens: int = 0
+    """Tokens that the step before this snapshot computed; 0 where none ran."""
+    num_waiting_deferred: int = 0
+    """Of `num_waiting`, those that wait for something else than room: for the engine to wake up, for instance."""
+    num_cached_blocks: int = 0
+    """Blocks that keep a prefix for later requests, held or free."""
+    num_refused: int = 0
+    """Requests that were refused because too many waited."""
+    sleep_level: int = 0
+    """0 when awake."""
+    num_kv_event_batches: int = 0
+    num_kv_event_batches_unsent: int = 0
+    """Of them, those that only a replay can bring, because the publisher was behind."""
 
 
 class Ready(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -109,6 +151,9 @@ class Ready(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True
     num_blocks: int
     block_size: int
     load_s: float
+    kv_events_endpoint: str | None = None
+    """Where KV events are published, with the port that the system chose; None where they are not."""
+    kv_events_replay_endpoint: str | None = None
 
 
 class StepOutputs(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True, gc=False):
@@ -119,9 +164,11 @@ class StepOutputs(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_onl
 
 
 class CallResult(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True, gc=False):
+    """What a call returned, as msgpack says it (a tuple or set is a list), or the error that it raised."""
+
     call_id: int
-    result: str | int | float | bool | None = None
-    error: str | None = None
+    result: object = None
+    error: WireError | None = None
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True, kw_only=True, gc=False):

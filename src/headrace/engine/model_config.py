@@ -3,6 +3,7 @@
 What a checkpoint asks for and this version does not build is refused here by name. Imports no torch.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
@@ -10,6 +11,8 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from headrace.engine.models.architectures import ARCHITECTURES
+from headrace.engine.pooling_config import read_default_pooling
+from headrace.engine.pooling_params import Pooling
 from headrace.errors import SettingsError
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
@@ -22,11 +25,15 @@ class RopeConfig:
     """Rotary position embedding; the fields after `kind` belong to the scalings that use them."""
 
     theta: float
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    """What yarn multiplies the rotation's cosines and sines by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,10 @@ class SamplingDefaults:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     repetition_penalty: float | None = None
+    max_tokens: int | None = None
+    """For requests that do not say how long their answer may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,16 @@ class ModelConfig:
     tie_word_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
+    default_pooling: Pooling = "last"
+    """How embeddings are pooled unless a request says otherwise."""
+    can_generate: bool = True
+    """False for a checkpoint without a language model's head: it only embeds."""
+    layer_windows: tuple[int | None, ...] = ()
+    """For each layer how many tokens a token attends to, itself among them; None, and layers not named: all."""
+
+    def window_of(self, layer: int) -> int | None:
+        """See `layer_windows`."""
+        return self.layer_windows[layer] if layer < len(self.layer_windows) else None
 
     @property
     def kv_values_per_token(self) -> int:
@@ -74,9 +94,14 @@ class ModelConfig:
 
 
 def load_model_config(
-    model: str, *, tokenizer: str | None = None, served_model_name: str | None = None, max_model_len: int | None = None
+    model: str,
+    *,
+    tokenizer: str | None = None,
+    served_model_name: str | None = None,
+    max_model_len: int | None = None,
+    takes_any: bool = False,
 ) -> ModelConfig:
-    """Read the model directory `model` (blocking file reads).
+    """Read the model directory `model` (blocking file reads). `takes_any`: another engine than ours runs the model.
 
     Raises SettingsError, naming the setting, if the directory is no model, if its architecture or a feature of it is
     not built, or if `max_model_len` is more than the model was made for.
@@ -84,19 +109,26 @@ def load_model_config(
     directory = Path(model).expanduser().resolve()
     checkpoint = _read(directory, "config.json", _Checkpoint)
     generation = _read(directory, "generation_config.json", _Generation, default=_Generation())
-    architecture = _supported_architecture(checkpoint, directory)
-    _refuse_unbuilt(checkpoint, directory)
+    if takes_any:
+        architecture, rope = next(iter(checkpoint.architectures), "unknown"), RopeConfig(theta=checkpoint.rope_theta)
+    else:
+        architecture = _supported_architecture(checkpoint, directory)
+        _refuse_unbuilt(checkpoint, directory)
+        rope = _rope_config(checkpoint, directory)
+    can_generate = architecture.endswith("ForCausalLM")
     return ModelConfig(
         model=str(directory),
         tokenizer=str(_tokenizer_path(tokenizer, directory)),
         served_model_name=served_model_name or directory.name,
-        max_model_len=_resolve_max_model_len(checkpoint, architecture, max_model_len, directory),
+        max_model_len=_resolve_max_model_len(checkpoint, rope, max_model_len, directory),
         vocab_size=checkpoint.vocab_size,
         eos_token_ids=_as_tuple(generation.eos_token_id) or _as_tuple(checkpoint.eos_token_id),
         sampling_defaults=SamplingDefaults(
             temperature=generation.temperature,
             top_p=generation.top_p,
             top_k=generation.top_k,
+            min_p=generation.min_p,
+            max_tokens=generation.max_new_tokens,
             repetition_penalty=generation.repetition_penalty,
         ),
         architecture=architecture,
@@ -108,10 +140,13 @@ def load_model_config(
         num_kv_heads=checkpoint.num_key_value_heads or checkpoint.num_attention_heads,
         head_dim=checkpoint.head_dim or checkpoint.hidden_size // checkpoint.num_attention_heads,
         rms_norm_eps=checkpoint.rms_norm_eps,
-        rope=_rope_config(checkpoint, directory),
-        tie_word_embeddings=checkpoint.tie_word_embeddings,
+        rope=rope,
+        tie_word_embeddings=checkpoint.tie_word_embeddings or not can_generate,  # without a head nothing asks for it
+        can_generate=can_generate,
         attention_bias=checkpoint.attention_bias,
         mlp_bias=checkpoint.mlp_bias,
+        layer_windows=_layer_windows(checkpoint, architecture),
+        default_pooling=read_default_pooling(directory),
     )
 
 
@@ -124,7 +159,13 @@ class _Rope(msgspec.Struct, frozen=True):
     factor: float | None = None
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
+    original_max_position_embeddings: int | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
 
 
 class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +190,8 @@ class _Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     mlp_bias: bool = False
     sliding_window: int | None = None
     use_sliding_window: bool | None = None
+    max_window_layers: int = 28
+    layer_types: list[str] | None = None
     quantization_config: dict[str, msgspec.Raw] | None = None
     eos_token_id: int | list[int] | None = None
     dtype: str | None = None
@@ -162,7 +205,9 @@ class _Generation(msgspec.Struct, frozen=True):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
 
 
 def _read(directory: Path, name: str, type_: type[_StructT], *, default: _StructT | None = None) -> _StructT:
@@ -198,18 +243,33 @@ def _refuse_unbuilt(checkpoint: _Checkpoint, directory: Path) -> None:
         raise SettingsError(message, param="model")
 
 
-def _resolve_max_model_len(checkpoint: _Checkpoint, architecture: str, wanted: int | None, directory: Path) -> int:
-    """The length asked for, or the most the model does exactly: its positions, and no more than a sliding window."""
-    limit = checkpoint.max_position_embeddings
-    has_window = checkpoint.use_sliding_window
-    if has_window is None:
-        has_window = architecture == "MistralForCausalLM"  # Mistral's configs have no switch, Qwen's are off by default
-    if has_window and checkpoint.sliding_window is not None:
-        limit = min(limit, checkpoint.sliding_window)
+def _resolve_max_model_len(checkpoint: _Checkpoint, rope: RopeConfig, wanted: int | None, directory: Path) -> int:
+    """The length asked for, or as many positions as the model was made for."""
+    made_for = checkpoint.max_position_embeddings
+    if rope.kind == "yarn":
+        made_for = max(made_for, int(rope.factor * rope.original_max_position))
+    # Of linear checkpoints some count the positions before the stretching, some those after it: more must be asked for.
+    limit = int(made_for * rope.factor) if rope.kind == "linear" else made_for
     if wanted is not None and wanted > limit:
         message = f"max_model_len is {wanted}, but the model at {directory} does at most {limit} tokens; lower it"
         raise SettingsError(message, param="max_model_len")
-    return wanted if wanted is not None else limit
+    return wanted if wanted is not None else made_for
+
+
+def _layer_windows(checkpoint: _Checkpoint, architecture: str) -> tuple[int | None, ...]:
+    """Mistral's configs have no switch and mean all layers; Qwen's are off by default and spare the first layers."""
+    is_mistral = architecture.startswith("Mistral")
+    has_window = is_mistral if checkpoint.use_sliding_window is None else checkpoint.use_sliding_window
+    window = checkpoint.sliding_window
+    if not has_window or window is None:
+        return ()
+    num_layers = checkpoint.num_hidden_layers
+    if checkpoint.layer_types is not None:
+        types = checkpoint.layer_types[:num_layers]
+    else:
+        num_full = 0 if is_mistral else min(checkpoint.max_window_layers, num_layers)
+        types = ["full_attention"] * num_full + ["sliding_attention"] * (num_layers - num_full)
+    return tuple(window if type_ == "sliding_attention" else None for type_ in types)
 
 
 def _rope_config(checkpoint: _Checkpoint, directory: Path) -> RopeConfig:
@@ -227,12 +287,42 @@ def _rope_config(checkpoint: _Checkpoint, directory: Path) -> RopeConfig:
             factor=rope.factor or 1.0,
             low_freq_factor=rope.low_freq_factor,
             high_freq_factor=rope.high_freq_factor,
-            original_max_position=rope.original_max_position_embeddings,
+            original_max_position=rope.original_max_position_embeddings or 8192,
         )
+    if kind == "yarn":
+        return _yarn_config(checkpoint, rope, theta=theta, directory=directory)
     message = (
-        f"{directory} scales its positions by rope_type={kind!r}, which is not built; built: default, linear, llama3"
+        f"{directory} scales its positions by rope_type={kind!r}, which is not built; built: default, linear, llama3, "
+        "yarn"
     )
     raise SettingsError(message, param="model")
+
+
+def _yarn_config(checkpoint: _Checkpoint, rope: _Rope, *, theta: float, directory: Path) -> RopeConfig:
+    if not rope.truncate:
+        message = f"{directory} has yarn positions with truncate=false, which is not built; only true is"
+        raise SettingsError(message, param="model")
+    original = rope.original_max_position_embeddings or checkpoint.max_position_embeddings
+    factor = rope.factor or checkpoint.max_position_embeddings / original
+    attention_factor = rope.attention_factor
+    if attention_factor is None and rope.mscale and rope.mscale_all_dim:
+        attention_factor = _yarn_scale(factor, rope.mscale) / _yarn_scale(factor, rope.mscale_all_dim)
+    elif attention_factor is None:
+        attention_factor = _yarn_scale(factor, 1.0)
+    return RopeConfig(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_max_position=original,
+        beta_fast=rope.beta_fast or 32.0,
+        beta_slow=rope.beta_slow or 1.0,
+        attention_factor=attention_factor,
+    )
+
+
+def _yarn_scale(factor: float, weight: float) -> float:
+    """How much sharper yarn makes attention over a context stretched by `factor`."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _checkpoint_dtype(checkpoint: _Checkpoint, directory: Path) -> DataType:

@@ -3,7 +3,7 @@
 import logging
 
 from headrace.engine.input_processor import PreparedPrompt
-from headrace.engine.request_progress import RequestProgress
+from headrace.engine.live_request import LiveRequest
 
 _LOG = logging.getLogger("headrace.engine.requests")
 
@@ -21,10 +21,10 @@ class RequestLog:
             if prompt.text is not None:
                 _LOG.debug("prompt of %s: %r", request_id, prompt.text[: self._max_chars])
 
-    def ended(self, progress: RequestProgress) -> None:
+    def ended(self, request: LiveRequest) -> None:
         if self._is_on and _LOG.isEnabledFor(logging.INFO):
-            reason = progress.finish_reason or ("error" if progress.is_finished else "left")
+            reason = request.finish_reason or ("error" if request.is_finished else "left")
             _LOG.info(
                 "ended",
-                extra={"request_id": progress.request_id, "reason": reason, "tokens": progress.num_tokens},
+                extra={"request_id": request.request_id, "reason": reason, "tokens": request.num_tokens},
             )

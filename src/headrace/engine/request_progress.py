@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from headrace.engine.answer_logprobs import AnswerLogprobs
 from headrace.engine.messages import TokenDelta
 from headrace.engine.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput, RequestOutputKind
+from headrace.engine.request_times import RequestTimes
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.stop_strings import StopStringScanner
-from headrace.errors import EngineGenerateError, HeadraceError
+from headrace.engine.wire_errors import error_class
+from headrace.errors import HeadraceError
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds
 
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -33,7 +36,9 @@ class RequestProgress:
         params: SamplingParams,
         arrival_time: float,
         notify: Callable[[], None],
+        index: int = 0,
     ) -> None:
+        """`index` is that of its completion, where a request has several."""
         self.request_id = request_id
         self.core_id = core_id
         self.is_finished = False
@@ -41,24 +46,26 @@ class RequestProgress:
         self.is_exhausted = False
         """The last output, or the error, has been taken."""
         self.finish_reason: FinishReason | None = None
+        self.times = RequestTimes(arrival_time)
+        self.error: HeadraceError | None = None
+        """Why it failed; `take` raises it."""
         self._params = params
+        self._index = index
         self._notify = notify
-        self._arrival_time = arrival_time
-        self._first_token_time: float | None = None
-        self._last_token_time: float | None = None
-        self._finished_time: float | None = None
         self._prompt: str | None = None
         self._prompt_ids: TokenIds = np.empty(0, dtype=np.uint32)
         self._prompt_token_ids: list[int] | None = None
         self._eos_token_ids: frozenset[int] = frozenset()
+        self._end_token_ids: frozenset[int] = frozenset()
+        self._logprobs: AnswerLogprobs | None = None
         self._decoder: IncrementalDecoder | None = None
         self._scanner = StopStringScanner(params.stop_strings, include_in_output=params.include_stop_str_in_output)
         self._num_tokens = 0
+        self._num_taken_tokens = 0
         self._num_cached_tokens = 0
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._stop_reason: str | int | None = None
-        self._error: HeadraceError | None = None
         self._has_news = False
 
     def __repr__(self) -> str:
@@ -66,8 +73,32 @@ class RequestProgress:
         return f"<RequestProgress {self.core_id} {state} num_tokens={self._num_tokens}>"
 
     @property
+    def children(self) -> tuple["RequestProgress"]:
+        """Its completions, in order: itself."""
+        return (self,)
+
+    @property
+    def core_ids(self) -> tuple[str, ...]:
+        return (self.core_id,)
+
+    def part(self, core_id: str) -> "RequestProgress":  # noqa: ARG002 - there is one only
+        return self
+
+    @property
     def num_tokens(self) -> int:
         return self._num_tokens
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self._prompt_ids)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return self._num_cached_tokens
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self._params.max_tokens
 
     def set_prompt(
         self,
@@ -76,34 +107,47 @@ class RequestProgress:
         token_ids: TokenIds,
         decoder: IncrementalDecoder | None,
         eos_token_ids: frozenset[int],
+        token_text: Callable[[int], str] | None = None,
     ) -> None:
-        """What is known once the prompt is tokenized. Without a decoder the answer has no text."""
+        """What is known once the prompt is tokenized. Without a decoder the answer has no text.
+
+        `token_text` decodes the tokens of log probabilities.
+        """
         self._prompt = prompt
         self._prompt_ids = token_ids
         self._decoder = decoder
         self._eos_token_ids = eos_token_ids
+        self._end_token_ids = eos_token_ids.union(self._params.stop_token_ids or ())
+        if self._params.wants_logprobs or self._params.prompt_logprobs is not None:
+            self._logprobs = AnswerLogprobs(self._params, token_text if self._params.detokenize else None)
 
     def apply(self, delta: TokenDelta, *, now: float) -> None:
         """Take what one step generated. Sets `is_finished` when it ends here, by the core or by a stop string."""
         if self.is_finished:
             return
         self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
+        self.times.note_core(delta.queue_s, delta.prefill_s)
         if delta.finish_reason == "error":
-            self.fail(EngineGenerateError(f"request {self.request_id!r} failed in the engine: {delta.error}"), now=now)
+            self.fail(_failure(self.request_id, delta), now=now)
         elif delta.new_token_ids or delta.finish_reason is not None:
             self._advance(delta, now=now)
             self._notify_news()
 
     def _advance(self, delta: TokenDelta, *, now: float) -> None:
         if delta.new_token_ids:
-            self._note_time(now)
-            self._append(delta.new_token_ids, ends_with_stop_token=delta.finish_reason == "stop")
+            self.times.note_tokens(now)
+            num_before = self._num_tokens
+            is_end = delta.finish_reason == "stop" and delta.new_token_ids[-1] in self._end_token_ids
+            self._append(delta.new_token_ids, ends_with_stop_token=is_end)
+            if self._logprobs is not None:
+                self._logprobs.add_prompt(delta.prompt_logprobs)
+                self._logprobs.add(delta.logprobs[: self._num_tokens - num_before])
         if delta.finish_reason is not None:
             self._flush_text()
             stop_reason = None if delta.stop_reason in self._eos_token_ids else delta.stop_reason
             self._finish(_FINISH_REASONS[delta.finish_reason], stop_reason=stop_reason)
         if self.is_finished:
-            self._finished_time = now
+            self.times.finished = now
 
     def abort(self, *, now: float) -> None:
         """End it with what has been generated; the consumer gets a last output with the reason "abort"."""
@@ -111,16 +155,16 @@ class RequestProgress:
             return
         self._flush_text()
         self._finish("abort", stop_reason=None)
-        self._finished_time = now
+        self.times.finished = now
         self._notify_news()
 
     def fail(self, error: HeadraceError, *, now: float) -> None:
         """End it with `error`, which `take` raises once, after what was generated before."""
         if self.is_finished:
             return
-        self._error = error
+        self.error = error
         self.is_finished = True
-        self._finished_time = now
+        self.times.finished = now
         self._notify()
 
     def take(self) -> RequestOutput | None:
@@ -129,27 +173,28 @@ class RequestProgress:
             return None
         if self._has_output():
             self._has_news = False
+            self._num_taken_tokens = self._num_tokens
             self.is_exhausted = self.finish_reason is not None
             return self._make_output()
-        if self._error is not None:
+        if self.error is not None:
             self.is_exhausted = True
-            raise self._error
+            raise self.error
         return None
 
     def _has_output(self) -> bool:
         if self._params.output_kind is RequestOutputKind.FINAL_ONLY:
             return self.finish_reason is not None
-        return self._has_news
+        return self._has_news and (self._params.stream_interval is None or self._is_due(self._params.stream_interval))
+
+    def _is_due(self, interval: int) -> bool:
+        """Whether it is the turn of an output, where only the first, the last and every so many tokens make one."""
+        num_new = self._num_tokens - self._num_taken_tokens
+        return self.is_finished or self._num_taken_tokens == 0 or num_new >= interval
 
     def _notify_news(self) -> None:
         self._has_news = True
         if self._has_output():
             self._notify()
-
-    def _note_time(self, now: float) -> None:
-        if self._first_token_time is None:
-            self._first_token_time = now
-        self._last_token_time = now
 
     def _append(self, token_ids: Sequence[int], *, ends_with_stop_token: bool) -> None:
         if self._decoder is None:
@@ -206,10 +251,13 @@ class RequestProgress:
     def _make_output(self) -> RequestOutput:
         if self._prompt_token_ids is None:
             self._prompt_token_ids = self._prompt_ids.tolist()
+        is_delta = self._params.output_kind is RequestOutputKind.DELTA
         completion = CompletionOutput(
-            index=0,
+            index=self._index,
             text=self._take_text(),
             token_ids=self._take_token_ids(),
+            cumulative_logprob=self._logprobs.cumulative if self._logprobs is not None else None,
+            logprobs=self._logprobs.take(is_delta=is_delta) if self._logprobs is not None else None,
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
         )
@@ -220,6 +268,7 @@ class RequestProgress:
             outputs=[completion],
             finished=self.finish_reason is not None,
             num_cached_tokens=self._num_cached_tokens,
+            prompt_logprobs=self._logprobs.take_prompt(is_delta=is_delta) if self._logprobs is not None else None,
             metrics=self.metrics(),
         )
 
@@ -236,10 +285,8 @@ class RequestProgress:
 
     def metrics(self) -> RequestMetrics:
         """Times up to now."""
-        return RequestMetrics(
-            arrival_time=self._arrival_time,
-            first_token_time=self._first_token_time,
-            last_token_time=self._last_token_time,
-            finished_time=self._finished_time,
-            num_generation_tokens=self._num_tokens,
-        )
+        return self.times.metrics(num_generation_tokens=self._num_tokens)
+
+
+def _failure(request_id: str, delta: TokenDelta) -> HeadraceError:
+    return error_class(delta.error_kind)(f"request {request_id!r} failed in the engine: {delta.error}")

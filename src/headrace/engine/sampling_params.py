@@ -4,21 +4,36 @@ A value out of range is refused at construction. A field that this version does 
 refusal names it, and is refused by `refuse_unbuilt` when a request is added. This module knows no model.
 """
 
-import math
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from headrace.engine.outputs import RequestOutputKind
+from headrace.engine.sampling_checks import (
+    MAX_TOKEN_ID,
+    as_tuple,
+    check_number,
+    check_whole,
+    checked_bias,
+    checked_words,
+    token_ids,
+)
+from headrace.engine.structured_outputs import StructuredOutputsParams
 from headrace.errors import InvalidRequestError, UnsupportedError
 
 _MIN_TEMPERATURE = 0.01
 """Sampling temperatures below it overflow the softmax of low-precision logits; they are raised to it."""
 
-_MAX_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 
-Item = TypeVar("Item")
+MAX_COMPLETIONS = 128
+"""Most completions of one prompt; each is a request of its own to the core."""
+
+MAX_LOGPROBS = 20
+"""Most tokens a position whose log probabilities are told, beside its own."""
+
+MAX_LOGPROB_TOKEN_IDS = 128
 
 Json: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -31,7 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     n: int = 1
-    """Completions per prompt; only 1 is built."""
+    """Completions per prompt. With a seed, completion i draws as a request with the seed `seed + i` does."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -55,17 +70,32 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     logprobs: int | None = None
+    """Most likely tokens to tell of at each generated position, beside the drawn one; 0 tells of that one alone.
+
+    Log probabilities are the model's own, before any rule of this request changes them."""
     prompt_logprobs: int | None = None
-    flat_logprobs: bool = False
+    """The same for each token of the prompt but the first. The prompt is then computed whole, cached or not."""
     logprob_token_ids: Sequence[int] | None = None
-    spaces_between_special_tokens: bool = True
-    stream_interval: int | None = None
-    structured_outputs: Json | None = None
+    """Tell of these tokens at each generated position, instead of the most likely ones."""
     logit_bias: dict[int, float] | None = None
+    """Added to the logits of these token ids; cut to -100 ... 100."""
     allowed_token_ids: Sequence[int] | None = None
+    """No other token is drawn."""
     bad_words: Sequence[str] | None = None
-    extra_args: Json | None = None
+    """Texts that the answer must not hold, as they are tokenized with and without a space before them."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the answer's text must look like. The request ends, with "stop", when nothing may follow it."""
+    guided_decoding: StructuredOutputsParams | None = None
+    """vLLM's older name of `structured_outputs`, which it becomes."""
+    spaces_between_special_tokens: bool = True
+    """False joins special tokens that follow each other, where the tokenizer writes spaces between tokens."""
     skip_reading_prefix_cache: bool | None = None
+    """Compute the prompt whole, whatever is cached of it; by default only for `prompt_logprobs`."""
+    stream_interval: int | None = None
+    """Tokens from one output to the next, but for the first and the last; 1 by default."""
+
+    flat_logprobs: bool = False
+    extra_args: Json | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Json | None = None
     watermarking: Json | None = None
@@ -75,10 +105,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         self._check_lengths()
         self._normalize_stops()
         self._normalize_temperature()
+        self._check_logprobs()
+        self._normalize_token_rules()
+        self._normalize_structure()
         if self.seed == -1:
             self._set(seed=None)
         if self.seed is not None:
-            _check_whole("seed", self.seed, minimum=0, maximum=_MAX_SEED)
+            check_whole("seed", self.seed, minimum=0, maximum=MAX_SEED)
 
     @property
     def is_greedy(self) -> bool:
@@ -90,43 +123,61 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         assert self.stop is None or isinstance(self.stop, tuple)
         return self.stop or ()
 
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Whether cached tokens of the prompt need not be computed."""
+        return self.prompt_logprobs is None and not self.skip_reading_prefix_cache
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether anything is to be told of the generated positions."""
+        return self.logprobs is not None or bool(self.logprob_token_ids)
+
     def refuse_unbuilt(self) -> None:
         """Raise UnsupportedError for the first field set away from its default that this version does not build."""
-        if self.n != 1:
-            raise UnsupportedError(f"n={self.n} is not supported: ask for one completion per request", param="n")
-        for name, default in _UNBUILT.items():
+        for name, reason in _UNBUILT.items():
             value = getattr(self, name)
-            if value != default:
-                raise UnsupportedError(f"{name}={value!r} is not supported by this version; leave it out", param=name)
+            if value is not None and value is not False:
+                raise UnsupportedError(f"{name}={value!r} is not supported by this version: {reason}", param=name)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise InvalidRequestError for a token id that a model of `vocab_size` tokens does not have."""
+        for name in ("logit_bias", "allowed_token_ids", "logprob_token_ids"):
+            for token_id in getattr(self, name) or ():
+                if token_id >= vocab_size:
+                    message = f"{name} holds {token_id}, which is not in the vocabulary of {vocab_size}"
+                    raise InvalidRequestError(message, param=name)
 
     def _check_numbers(self) -> None:
-        _check_number("presence_penalty", self.presence_penalty, minimum=-2.0, maximum=2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, minimum=-2.0, maximum=2.0)
-        _check_number("repetition_penalty", self.repetition_penalty, above=0.0)
-        _check_number("temperature", self.temperature, minimum=0.0, maximum=2.0)
-        _check_number("top_p", self.top_p, above=0.0, maximum=1.0)
-        _check_number("min_p", self.min_p, minimum=0.0, maximum=1.0)
-        _check_whole("top_k", self.top_k, minimum=-1)
-        _check_whole("n", self.n, minimum=1)
+        check_number("presence_penalty", self.presence_penalty, minimum=-2.0, maximum=2.0)
+        check_number("frequency_penalty", self.frequency_penalty, minimum=-2.0, maximum=2.0)
+        check_number("repetition_penalty", self.repetition_penalty, above=0.0)
+        check_number("temperature", self.temperature, minimum=0.0, maximum=2.0)
+        check_number("top_p", self.top_p, above=0.0, maximum=1.0)
+        check_number("min_p", self.min_p, minimum=0.0, maximum=1.0)
+        check_whole("top_k", self.top_k, minimum=-1)
+        check_whole("n", self.n, minimum=1, maximum=MAX_COMPLETIONS)
+        if self.stream_interval is not None:
+            check_whole("stream_interval", self.stream_interval, minimum=1)
 
     def _check_lengths(self) -> None:
-        _check_whole("min_tokens", self.min_tokens, minimum=0)
+        check_whole("min_tokens", self.min_tokens, minimum=0)
         if self.max_tokens is None:
             return
-        _check_whole("max_tokens", self.max_tokens, minimum=1)
+        check_whole("max_tokens", self.max_tokens, minimum=1)
         if self.min_tokens > self.max_tokens:
             message = f"min_tokens is {self.min_tokens}, more than max_tokens, which is {self.max_tokens}"
             raise InvalidRequestError(message, param="min_tokens")
 
     def _normalize_stops(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else as_tuple("stop", self.stop)
         if any(not isinstance(text, str) or not text for text in stop):
             raise InvalidRequestError(f"stop must hold non-empty strings, got {self.stop!r}", param="stop")
         if stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize=True: stop strings are found in the text", param="stop")
-        stop_token_ids = _as_tuple("stop_token_ids", self.stop_token_ids)
+        stop_token_ids = as_tuple("stop_token_ids", self.stop_token_ids)
         for token_id in stop_token_ids:
-            _check_whole("stop_token_ids", token_id, minimum=0, maximum=2**32 - 1)
+            check_whole("stop_token_ids", token_id, minimum=0, maximum=MAX_TOKEN_ID)
         self._set(stop=stop, stop_token_ids=stop_token_ids)
 
     def _normalize_temperature(self) -> None:
@@ -137,60 +188,53 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.top_k == -1:
             self._set(top_k=0)
 
+    def _check_logprobs(self) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), minimum=0, maximum=MAX_LOGPROBS)
+        if self.prompt_logprobs is not None and self.skip_reading_prefix_cache is False:
+            message = "prompt_logprobs needs the whole prompt computed; leave skip_reading_prefix_cache out"
+            raise InvalidRequestError(message, param="skip_reading_prefix_cache")
+        if self.logprob_token_ids is not None:
+            wanted = token_ids("logprob_token_ids", self.logprob_token_ids)
+            if len(wanted) > MAX_LOGPROB_TOKEN_IDS:
+                message = f"logprob_token_ids holds {len(wanted)} ids, more than {MAX_LOGPROB_TOKEN_IDS}"
+                raise InvalidRequestError(message, param="logprob_token_ids")
+            self._set(logprob_token_ids=wanted)
+
+    def _normalize_token_rules(self) -> None:
+        if self.logit_bias is not None:
+            self._set(logit_bias=checked_bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            allowed = token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
+                message = "allowed_token_ids is empty, which allows no token at all; leave it out to allow every one"
+                raise InvalidRequestError(message, param="allowed_token_ids")
+            self._set(allowed_token_ids=allowed)
+        if self.bad_words is not None:
+            self._set(bad_words=checked_words(self.bad_words))
+
+    def _normalize_structure(self) -> None:
+        if self.guided_decoding is not None:
+            if self.structured_outputs is not None:
+                message = "give structured_outputs or guided_decoding, its older name, not both"
+                raise InvalidRequestError(message, param="guided_decoding")
+            self._set(structured_outputs=self.guided_decoding, guided_decoding=None)
+        wanted: object = self.structured_outputs
+        if wanted is not None and not isinstance(wanted, StructuredOutputsParams):
+            message = f"structured_outputs must be StructuredOutputsParams, got {wanted!r:.80}"
+            raise InvalidRequestError(message, param="structured_outputs")
+
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             msgspec.structs.force_setattr(self, name, value)
 
 
-_FIRST_UNBUILT = SamplingParams.__struct_fields__.index("logprobs")
-
-_UNBUILT: dict[str, object] = {
-    field.name: field.default for field in msgspec.structs.fields(SamplingParams)[_FIRST_UNBUILT:]
+_UNBUILT = {
+    "flat_logprobs": "log probabilities come as a dict for each position; leave it out",
+    "extra_args": "no plug-in here reads them; leave it out",
+    "thinking_token_budget": "the engine does not know where a model's thinking ends; use max_tokens or stop",
+    "repetition_detection": "use repetition_penalty or frequency_penalty against loops",
+    "watermarking": "answers are not watermarked; leave it out",
 }
-
-
-def _as_tuple(name: str, value: Sequence[Item] | None) -> tuple[Item, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidRequestError(f"{name} must be a list, got {value!r}", param=name)
-    return tuple(value)
-
-
-def _check_number(
-    name: str, value: float, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
-) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or _out_of_range(value, minimum=minimum, above=above, maximum=maximum):
-        wanted = _describe_range("a number", minimum=minimum, above=above, maximum=maximum)
-        raise InvalidRequestError(f"{name} must be {wanted}, got {value!r}", param=name)
-
-
-def _check_whole(name: str, value: int, *, minimum: int, maximum: int | None = None) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or _out_of_range(value, minimum=minimum, maximum=maximum):
-        wanted = _describe_range("a whole number", minimum=minimum, maximum=maximum)
-        raise InvalidRequestError(f"{name} must be {wanted}, got {value!r}", param=name)
-
-
-def _out_of_range(
-    value: float, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
-) -> bool:
-    return (
-        (minimum is not None and value < minimum)
-        or (above is not None and value <= above)
-        or (maximum is not None and value > maximum)
-    )
-
-
-def _describe_range(
-    kind: str, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
-) -> str:
-    bounds = []
-    if minimum is not None:
-        bounds.append(f"at least {minimum}")
-    if above is not None:
-        bounds.append(f"above {above}")
-    if maximum is not None:
-        bounds.append(f"at most {maximum}")
-    return f"{kind}, {' and '.join(bounds)}"
+"""Why each field that is not built is refused."""

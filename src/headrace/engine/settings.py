@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from headrace.engine.core_loop import HEARTBEAT_S
+from headrace.engine.core_watch import DEFAULT_STEP_TIMEOUT_S
 from headrace.errors import SettingsError
 from headrace.units import Seconds
 
@@ -20,14 +21,19 @@ class FrontEndSettings:
     hang_timeout_s: Seconds = 120.0
     """A core that shows no sign of life for so long is hung, and is killed. No step may take longer; an idle core shows
     one every second."""
+    step_timeout_s: Seconds = DEFAULT_STEP_TIMEOUT_S
+    """While work waits and no step has finished for so long, `check_health` says that the engine is stalled."""
     shutdown_timeout_s: Seconds = 10.0
     """A core that has not ended this long after it was told to is killed."""
+
+    stats_interval_s: Seconds = 10.0
+    """How often the stat loggers write what they counted."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name != "in_process" and not value > 0:
                 raise SettingsError(f"{field.name} is {value}; it must be above 0", param=field.name)
-        if self.hang_timeout_s < 2 * HEARTBEAT_S:
-            message = f"hang_timeout_s is {self.hang_timeout_s}; it must be at least {2 * HEARTBEAT_S:g}"
-            raise SettingsError(message, param="hang_timeout_s")
+        for name in ("hang_timeout_s", "step_timeout_s"):
+            if (timeout_s := getattr(self, name)) < 2 * HEARTBEAT_S:
+                raise SettingsError(f"{name} is {timeout_s}; it must be at least {2 * HEARTBEAT_S:g}", param=name)

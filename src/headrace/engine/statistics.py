@@ -23,6 +23,14 @@ class EngineStatistics:
     prefix_cache_queries: int
     prefix_cache_hits: int
     """Prompt tokens looked up in the prefix cache, and those found there."""
+    num_step_tokens: int
+    """Tokens that the core's last step computed; 0 where none ran since the message before."""
+    num_waiting_deferred: int
+    """Of `num_waiting`, those that wait for something else than room: for the engine to wake up, for instance."""
+    num_refused: int
+    """Requests that the core refused because too many waited."""
+    sleep_level: int
+    """0 when awake."""
 
     @property
     def kv_cache_usage(self) -> float:
@@ -43,4 +51,8 @@ def engine_statistics(core: CoreStatistics, *, num_unfinished: int) -> EngineSta
         generation_tokens=core.generation_tokens,
         prefix_cache_queries=core.prefix_cache_queries,
         prefix_cache_hits=core.prefix_cache_hits,
+        num_step_tokens=core.num_step_tokens,
+        num_waiting_deferred=core.num_waiting_deferred,
+        num_refused=core.num_refused,
+        sleep_level=core.sleep_level,
     )

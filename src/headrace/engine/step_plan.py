@@ -6,8 +6,10 @@ The runner keeps each request's tokens and block table; a plan names only what c
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import TokenLogprobs
+from headrace.engine.messages import TokenLogprobs, WireError
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 
@@ -23,13 +25,14 @@ class AdmittedRequest:
     params: SamplingParams
     stop_token_ids: frozenset[int]
     sampling_seed: int
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token ids of the texts that the answer must not hold."""
     pooling: PoolingParams | None = None
     """Set for an embedding: pooled instead of sampled."""
     lora: LoRARequest | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledRequest:
+class ScheduledRequest(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """The tokens `start ... start + num_tokens - 1` of one request are computed in this step."""
 
     request_id: str
@@ -39,6 +42,11 @@ class ScheduledRequest:
     """To append to the request's block table before the step."""
     is_sampled: bool
     """Whether the step reaches the request's last token, so that the next one is drawn."""
+    num_foretold: int = 0
+    """How many of the tokens, the last ones but the one that is drawn from, foretell a token of the prompt whose log
+    probability is wanted."""
+    grammar_mask: bytes | None = None
+    """What may be drawn: one bit for each token id, the lowest of the first byte being id 0. None: any token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +75,6 @@ class StepResult:
     """Of the prompt tokens that this step's logits foretell, where wanted: those after each computed one."""
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
     """Packed float32 vectors of the pooled requests whose prompt is now computed whole."""
+    failures: Mapping[str, WireError] = field(default_factory=dict)
+    """Why a scheduled request cannot go on, for instance since its adapter does not load; what else the step did for
+    it is void. Other requests are not concerned."""

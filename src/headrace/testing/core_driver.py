@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.engine.core import EngineCore
+from headrace.engine.lora_request import LoRARequest
 from headrace.engine.messages import AddRequest, TokenDelta
+from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.request import pack_token_ids
 from headrace.engine.sampling_params import SamplingParams
 
@@ -20,6 +22,8 @@ def add_request(
     stop_token_ids: tuple[int, ...] = (),
     priority: int = 0,
     arrival_time: float = 0.0,
+    pooling_params: PoolingParams | None = None,
+    lora: LoRARequest | None = None,
 ) -> AddRequest:
     """The message that the front end would send."""
     return AddRequest(
@@ -30,6 +34,8 @@ def add_request(
         stop_token_ids=stop_token_ids,
         arrival_time=arrival_time,
         priority=priority,
+        pooling_params=pooling_params,
+        lora=lora,
     )
 
 

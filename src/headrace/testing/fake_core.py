@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from headrace.engine.config import CacheConfig, EngineConfig, ExecutionConfig, SchedulerConfig, SchedulingPolicy
 from headrace.engine.core_process import run_core_process
-from headrace.engine.messages import AddRequest, CoreStatistics, TokenDelta
+from headrace.engine.messages import AddRequest, CoreStatistics, Ready, TokenDelta
 from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
+from headrace.engine.remote_call import pack_results, unpack_call
 from headrace.errors import EngineGenerateError
 
 _MODEL = ModelConfig(
@@ -44,12 +46,18 @@ _MODEL = ModelConfig(
 
 def fake_engine_config(
     *,
+    served_model_name: str = "fake",
     max_model_len: int = 4096,
     policy: SchedulingPolicy = "fcfs",
     sampling_defaults: SamplingDefaults = _MODEL.sampling_defaults,
 ) -> EngineConfig:
-    """The configuration of a model "fake" with the vocabulary of `ByteTokenizer` and no files."""
-    model = dataclasses.replace(_MODEL, max_model_len=max_model_len, sampling_defaults=sampling_defaults)
+    """The configuration of a model with the vocabulary of `ByteTokenizer` and no files."""
+    model = dataclasses.replace(
+        _MODEL,
+        served_model_name=served_model_name,
+        max_model_len=max_model_len,
+        sampling_defaults=sampling_defaults,
+    )
     return EngineConfig(
         model=model,
         cache=CacheConfig(block_size=16, kv_cache_memory_bytes=None, enable_prefix_caching=True),
@@ -73,6 +81,7 @@ class _Live:
     request: AddRequest
     prompt: tuple[int, ...]
     token_ids: list[int] = field(default_factory=list)
+    has_begun: bool = False
 
 
 class FakeCore:
@@ -83,6 +92,9 @@ class FakeCore:
         self.num_blocks = num_blocks
         self.added: list[AddRequest] = []
         self.aborted: list[str] = []
+        self.sleep_level = 0
+        """It only remembers it, and steps on."""
+        self.is_closed = False
         self._answer = answer
         self._live: dict[str, _Live] = {}
         self._num_steps = 0
@@ -128,7 +140,8 @@ class FakeCore:
         with self._lock:
             return bool(self._live) and (self._permits is None or self._permits > 0)
 
-    def step(self) -> tuple[TokenDelta, ...]:
+    def step(self, *, announce: Callable[[tuple[TokenDelta, ...]], None] | None = None) -> tuple[TokenDelta, ...]:
+        self._announce_begun(announce)
         self._is_released.wait()
         if self._failure is not None:
             raise self._failure
@@ -137,6 +150,20 @@ class FakeCore:
             self._permits = self._permits - 1 if self._permits is not None else None
         return tuple(self._advance(live) for live in list(self._live.values()))
 
+    def _announce_begun(self, announce: Callable[[tuple[TokenDelta, ...]], None] | None) -> None:
+        begun = [live for live in self._live.values() if not live.has_begun]
+        for live in begun:
+            live.has_begun = True
+        if announce is not None and begun:
+            announce(
+                tuple(
+                    TokenDelta(request_id=live.request.request_id, new_token_ids=(), is_running=True) for live in begun
+                )
+            )
+
+    def check(self) -> None:
+        """It has no parts that could end."""
+
     def statistics(self) -> CoreStatistics:
         num_held = sum(self._blocks(len(live.prompt) + len(live.token_ids)) for live in self._live.values())
         return CoreStatistics(
@@ -144,15 +171,43 @@ class FakeCore:
             num_blocks=self.num_blocks,
             num_free_blocks=self.num_blocks - num_held,
             num_steps=self._num_steps,
+            sleep_level=self.sleep_level,
         )
+
+    @property
+    def operations(self) -> "FakeCore":
+        return self
+
+    def ready(self, *, load_s: float) -> Ready:
+        return Ready(num_blocks=self.num_blocks, block_size=self.block_size, load_s=load_s)
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def reset_prefix_cache(self) -> bool:
         return not self._live
+
+    def sleep(self, level: int) -> None:
+        self.sleep_level = level
+
+    def wake_up(self, tags: tuple[str, ...] | None) -> None:
+        self.sleep_level = 0 if tags is None or len(tags) == 2 else self.sleep_level
+
+    def is_sleeping(self) -> bool:
+        return self.sleep_level > 0
+
+    def collective_rpc(self, packed: bytes) -> bytes:
+        """One worker, which is this core."""
+        call = unpack_call(packed)
+        method = getattr(self, call.method) if isinstance(call.method, str) else partial(call.method, self)
+        return pack_results([method(*call.args, **call.kwargs)], name=call.name)
 
     def check_integrity(self) -> None:
         assert self.statistics().num_free_blocks >= 0, "more blocks are held than there are"
 
     def _advance(self, live: _Live) -> TokenDelta:
+        if live.request.pooling_params is not None:
+            return self._embed(live)
         token_id = self._answer(live.prompt, len(live.token_ids))
         live.token_ids.append(token_id)
         reason = self._finish_reason(live, token_id)
@@ -163,6 +218,19 @@ class FakeCore:
             new_token_ids=(token_id,),
             finish_reason=reason,
             stop_reason=token_id if reason == "stop" else None,
+        )
+
+    def _embed(self, live: _Live) -> TokenDelta:
+        """The vector of a prompt is its token ids."""
+        params = live.request.pooling_params
+        assert params is not None
+        del self._live[live.request.request_id]
+        vector = np.array(live.prompt, dtype=np.float32)[: params.dimensions]
+        return TokenDelta(
+            request_id=live.request.request_id,
+            new_token_ids=(),
+            finish_reason="stop",
+            embedding=vector.tobytes(),
         )
 
     def _finish_reason(self, live: _Live, token_id: int) -> str | None:

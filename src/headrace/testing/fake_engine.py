@@ -3,11 +3,20 @@ and counts as a test tells it. Tokenization is real, with one token for each byt
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from prometheus_client import CollectorRegistry
+
+from headrace.engine.configs import VllmConfig, vllm_config
+from headrace.engine.embedding_outputs import EmbeddingOutput, EmbeddingRequestOutput
+from headrace.engine.engine_metrics import PrometheusStatLogger
+from headrace.engine.kv_events_config import KVEventsConfig
+from headrace.engine.lora_request import LoRARequest
+from headrace.engine.messages import CoreStatistics
 from headrace.engine.outputs import (
     CompletionOutput,
     FinishReason,
@@ -15,9 +24,17 @@ from headrace.engine.outputs import (
     RequestOutput,
     RequestOutputKind,
 )
+from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
-from headrace.errors import ContextLengthError, EngineDeadError, InvalidRequestError
+from headrace.engine.statistics import EngineStatistics, engine_statistics
+from headrace.engine.step_stats import EndReason, FinishedRequest, StepStats
+from headrace.errors import ContextLengthError, EngineDeadError, InvalidRequestError, UnsupportedError
+from headrace.testing.fake_core import fake_engine_config
+from headrace.testing.fake_operations import FakeOperations
 from headrace.tokenization import ByteTokenizer, TokenIds, TokenizationService, TokenizationSettings
+
+FAKE_DIMENSIONS = 8
+"""Of a vector."""
 
 Answer: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
 """The token ids that follow a prompt's."""
@@ -26,6 +43,11 @@ Answer: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
 def echo(prompt_token_ids: Sequence[int]) -> Sequence[int]:
     """The prompt again."""
     return prompt_token_ids
+
+
+def saying(text: str) -> Answer:
+    """That text, whatever the prompt."""
+    return lambda _prompt_token_ids: list(text.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +61,6 @@ class FakeModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeEngineStatistics:
     num_running: int
-    num_waiting: int = 0
-    kv_cache_usage: float = 0.0
-    num_preemptions: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
     num_started: int = 0
     num_aborted: int = 0
     """Requests ended by `abort` or by a consumer that left."""
@@ -64,6 +81,7 @@ class _Request:
     request_id: str
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     num_tokens: int = 0
+    num_counted: int = 0
     is_aborted: bool = False
 
 
@@ -80,9 +98,13 @@ class FakeEngine:
         max_model_len: int = 4096,
         answer: Answer = echo,
         tokenizer: ByteTokenizer | None = None,
+        keeps_to_structures: bool = False,
     ) -> None:
+        """With `keeps_to_structures` the test's answers are what `structured_outputs` wants, which nobody checks."""
         self._config = FakeModelConfig(served_model_name=model, max_model_len=max_model_len)
         self._answer = answer
+        self._keeps_to_structures = keeps_to_structures
+        self.latest_sampling_params: SamplingParams | None = None
         self._tokenizer = tokenizer or ByteTokenizer()
         self.tokenization = TokenizationService(TokenizationSettings())
         self.tokenization.register(model, self._tokenizer)
@@ -90,8 +112,19 @@ class FakeEngine:
         self._hold_after: int | None = None
         self._dead_error: EngineDeadError | None = None
         self._changed = asyncio.Event()
+        self.registry = CollectorRegistry()
+        self._metrics = PrometheusStatLogger(
+            fake_engine_config(served_model_name=model, max_model_len=max_model_len),
+            registry=self.registry,
+            statistics=self._engine_statistics,
+        )
         self._num_started = 0
         self._num_aborted = 0
+        self.operations = FakeOperations()
+        self.kv_events: KVEventsConfig | None = None
+        """What it says of its KV events; it publishes none."""
+        self.adapters: dict[int, LoRARequest] = {}
+        """Those that are loaded, by id."""
 
     # -- what a test does with it
 
@@ -128,20 +161,68 @@ class FakeEngine:
         sampling_params: SamplingParams,
         request_id: str,
         *,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,  # noqa: ARG002 - every request runs at once
     ) -> AsyncGenerator[RequestOutput, None]:
-        """See `AsyncLLMEngine.generate`."""
+        """See `AsyncLLMEngine.generate`. With an adapter the answer is to the prompt behind the adapter's name."""
         self._refuse_when_dead()
         prompt_token_ids = [int(token_id) for token_id in prompt]
+        if lora_request is not None:
+            prompt_token_ids = [*lora_request.lora_name.encode(), *prompt_token_ids]
         plan = self._plan(prompt_token_ids, sampling_params)
         request = self._begin(request_id)
         try:
             async for output in self._outputs(request, prompt_token_ids, plan, sampling_params.output_kind):
+                self._count(request, prompt_token_ids)
                 if output.finished:
-                    self._end(request)
+                    self._end(request, reason=output.outputs[0].finish_reason)
                 yield output
         finally:
-            self._end(request, is_early=True)
+            self._end(request)
+
+    async def encode(
+        self,
+        prompt: Sequence[int] | TokenIds,
+        pooling_params: PoolingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,  # noqa: ARG002 - every request runs at once
+    ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
+        """See `AsyncLLMEngine.encode`. The vector is the prompt's first tokens, then zeros; an adapter is its id more
+        at the end."""
+        self._refuse_when_dead()
+        token_ids = [int(token_id) for token_id in prompt]
+        request = self._begin(request_id)
+        try:
+            await self._next_step(request)
+            vector = (token_ids + [0] * FAKE_DIMENSIONS)[: pooling_params.dimensions or FAKE_DIMENSIONS]
+            if lora_request is not None:
+                vector[-1] += lora_request.lora_int_id
+            size = sum(value * value for value in vector) ** 0.5 if pooling_params.normalize else 1.0
+            is_aborted = request.is_aborted
+            self._end(request, reason="abort" if is_aborted else "stop")
+            yield EmbeddingRequestOutput(
+                request_id=request_id,
+                outputs=None if is_aborted else EmbeddingOutput(embedding=[value / size for value in vector]),
+                prompt_token_ids=token_ids,
+                finished=True,
+                num_cached_tokens=0,
+                metrics=RequestMetrics(arrival_time=0.0),
+            )
+        finally:
+            self._end(request)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """A path that holds "missing" names no adapter."""
+        if "missing" in lora_request.lora_path:
+            raise InvalidRequestError(f"no LoRA adapter at {lora_request.lora_path}", param="lora_path")
+        is_new = lora_request.lora_int_id not in self.adapters
+        self.adapters[lora_request.lora_int_id] = lora_request
+        return is_new
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        return self.adapters.pop(lora_id, None) is not None
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         for one in [request_id] if isinstance(request_id, str) else list(request_id):
@@ -155,6 +236,32 @@ class FakeEngine:
 
     async def get_model_config(self) -> FakeModelConfig:
         return self._config
+
+    async def get_vllm_config(self) -> VllmConfig:
+        config = fake_engine_config(
+            served_model_name=self._config.served_model_name, max_model_len=self._config.max_model_len
+        )
+        return vllm_config(dataclasses.replace(config, kv_events=self.kv_events))
+
+    async def sleep(self, level: int = 1) -> None:
+        self.operations.sleep(level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        self.operations.wake_up(tags)
+
+    async def is_sleeping(self) -> bool:
+        return self.operations.is_asleep
+
+    async def reset_prefix_cache(self) -> bool:
+        """Nothing is forgotten while a request runs."""
+        self.operations.num_cache_resets += not self._live
+        return not self._live
+
+    async def start_profile(self) -> None:
+        self.operations.start_profile()
+
+    async def stop_profile(self) -> None:
+        self.operations.stop_profile()
 
     def default_sampling_params(self) -> SamplingParams:
         return SamplingParams(max_tokens=None)
@@ -179,6 +286,8 @@ class FakeEngine:
 
     def _plan(self, prompt_token_ids: list[int], params: SamplingParams) -> _Plan:
         params.refuse_unbuilt()
+        self.latest_sampling_params = params
+        _refuse_what_needs_a_model(params, keeps_to_structures=self._keeps_to_structures)
         room = self._config.max_model_len - len(prompt_token_ids)
         if room <= 0:
             raise ContextLengthError(
@@ -238,10 +347,45 @@ class FakeEngine:
         self._changed.set()
         return request
 
-    def _end(self, request: _Request, *, is_early: bool = False) -> None:
+    def _end(self, request: _Request, *, reason: FinishReason | None = None) -> None:
+        """Without a `reason` its consumer has left, or the engine has died."""
         if self._live.pop(request.request_id, None) is not None:
-            self._num_aborted += is_early and self._dead_error is None
+            has_left = reason is None and self._dead_error is None
+            self._num_aborted += has_left
             self._changed.set()
+            self._record(finished=(_finished(request, "abort" if has_left else reason or "error"),))
+
+    def _count(self, request: _Request, prompt_token_ids: list[int]) -> None:
+        """What was generated since the output before, for /metrics."""
+        is_first = request.num_counted == 0
+        self._record(
+            num_prompt_tokens=len(prompt_token_ids) if is_first else 0,
+            num_generation_tokens=request.num_tokens - request.num_counted,
+            times_to_first_token_s=(0.0,) if is_first else (),
+        )
+        request.num_counted = request.num_tokens
+
+    def _record(
+        self,
+        *,
+        num_prompt_tokens: int = 0,
+        num_generation_tokens: int = 0,
+        times_to_first_token_s: tuple[float, ...] = (),
+        finished: tuple[FinishedRequest, ...] = (),
+    ) -> None:
+        step = StepStats(
+            num_prompt_tokens=num_prompt_tokens,
+            num_cached_prompt_tokens=0,
+            num_generation_tokens=num_generation_tokens,
+            times_to_first_token_s=times_to_first_token_s,
+            inter_token_latencies_s=(),
+            finished=finished,
+            num_answers_asked=(),
+        )
+        self._metrics.record(step, self._engine_statistics())
+
+    def _engine_statistics(self) -> EngineStatistics:
+        return engine_statistics(CoreStatistics(num_running=len(self._live)), num_unfinished=len(self._live))
 
     def _refuse_when_dead(self) -> None:
         if self._dead_error is not None:
@@ -263,6 +407,38 @@ def _completion(plan: _Plan, span: slice, request: _Request, *, is_last: bool) -
         finish_reason=finish_reason,
         stop_reason=plan.stop_reason if is_last and not request.is_aborted else None,
     )
+
+
+def _finished(request: _Request, reason: EndReason) -> FinishedRequest:
+    return FinishedRequest(
+        request_id=request.request_id,
+        reason=reason,
+        num_prompt_tokens=0,
+        num_cached_tokens=0,
+        num_generation_tokens=request.num_tokens,
+        max_tokens=None,
+        e2e_s=0.0,
+        time_to_first_token_s=None,
+        queue_s=None,
+        prefill_s=None,
+        decode_s=None,
+    )
+
+
+def _refuse_what_needs_a_model(params: SamplingParams, *, keeps_to_structures: bool) -> None:
+    """What would change the answer of a real engine, and not this one's, is not to pass unnoticed."""
+    wanted = {
+        "n": params.n != 1,
+        "logprobs": params.wants_logprobs,
+        "prompt_logprobs": params.prompt_logprobs is not None,
+        "logit_bias": bool(params.logit_bias),
+        "allowed_token_ids": params.allowed_token_ids is not None,
+        "bad_words": bool(params.bad_words),
+        "structured_outputs": params.structured_outputs is not None and not keeps_to_structures,
+        "stream_interval": params.stream_interval is not None,
+    }
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        raise UnsupportedError(f"{name} is not supported by the fake engine", param=name)
 
 
 def _cut_at_stop(plan: _Plan, params: SamplingParams) -> _Plan:

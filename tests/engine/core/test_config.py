@@ -68,6 +68,10 @@ def test_making_a_config_does_not_import_torch(tiny_model_dir: Path) -> None:
         ("device", "tpu"),
         ("scheduling_policy", "random"),
         ("load_format", "gguf"),
+        ("max_num_queued_reqs", -1),
+        ("max_num_queued_tokens", 0),
+        ("prefix_caching_hash_algo", "md5"),
+        ("profiler_max_steps", 0),
         ("max_num_batched_tokens", 63),
         ("max_log_len", -1),
     ],
@@ -97,7 +101,7 @@ def test_a_config_that_is_no_json_is_named(tmp_path: Path) -> None:
         ({"architectures": None}, "architecture none"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type='yarn'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_type='dynamic'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type='dynamic'"),
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
         ({"hidden_size": "wide"}, "hidden_size"),
@@ -120,20 +124,29 @@ def test_a_longer_context_than_the_models_is_refused(tiny_model_dir: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "max_model_len"),
+    ("changes", "layer_windows"),
     [
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 100}, 100),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, 512),
-        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "use_sliding_window": False}, 512),
-        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "use_sliding_window": True}, 100),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 100}, (100, 100)),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, ()),
+        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "use_sliding_window": False}, ()),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "sliding_window": 100,
+                "use_sliding_window": True,
+                "max_window_layers": 1,
+            },
+            (None, 100),
+        ),
     ],
     ids=str,
 )
-def test_a_context_never_exceeds_a_sliding_window(
-    changes: dict[str, Any], max_model_len: int, edit_model: Callable[..., Path]
+def test_a_sliding_window_does_not_shorten_the_context(
+    changes: dict[str, Any], layer_windows: tuple[int | None, ...], edit_model: Callable[..., Path]
 ) -> None:
     config = EngineArgs(model=str(edit_model(**changes))).create_engine_config()
-    assert config.model.max_model_len == config.scheduler.max_model_len == max_model_len
+    assert config.model.layer_windows == layer_windows
+    assert config.model.max_model_len == config.scheduler.max_model_len == 512
 
 
 def test_newer_rope_parameters_are_read(edit_model: Callable[..., Path]) -> None:
@@ -176,3 +189,11 @@ def test_memory_for_less_than_one_context_is_refused(tiny_model_dir: Path) -> No
     with pytest.raises(SettingsError, match="room for 16 tokens") as caught:
         num_blocks(tiny_model_dir, kv_cache_memory_bytes=16 * 128 * 4)
     assert caught.value.param == "kv_cache_memory_bytes"
+
+
+def test_without_chunked_prefill_a_step_must_hold_a_whole_context(tiny_model_dir: Path) -> None:
+    args = {"model": str(tiny_model_dir), "enable_chunked_prefill": False, "max_num_batched_tokens": 300}
+    with pytest.raises(SettingsError, match="300 and a context 512") as caught:
+        EngineArgs(**args).create_engine_config()
+    assert caught.value.param == "max_num_batched_tokens"
+    assert not EngineArgs(**args, max_model_len=300).create_engine_config().scheduler.enable_chunked_prefill

@@ -14,6 +14,7 @@ from headrace.engine.core import EngineCore
 from headrace.engine.model_config import load_model_config
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.prefix_hash import external_hash
 from headrace.testing.core_driver import CoreDriver, add_request
 
 MakeDriver = Callable[..., CoreDriver]
@@ -272,6 +273,65 @@ def test_a_step_without_work_does_nothing(tiny_model_dir: Path) -> None:
     assert not core.has_work()
     assert core.step() == ()
     assert core.statistics().num_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_block"),
+    [
+        ({}, 3262291359910021016),
+        ({"prefix_caching_hash_algo": "sha256_cbor"}, 2233398808101521225),
+        ({"prefix_caching_hash_algo": "sha256_cbor", "prefix_caching_hash_seed": "0"}, 12687895063098490012),
+    ],
+    ids=str,
+)
+def test_blocks_are_named_as_vllm_names_them(
+    settings: dict[str, str], first_block: int, llama: Any, make_driver: MakeDriver
+) -> None:
+    driver = make_driver(llama.directory, block_size=16, **settings)
+    driver.add(add_request("a", list(range(20)), max_tokens=1))
+    driver.run()
+    assert [external_hash(block_hash) for block_hash in driver.core._cache._block_of] == [first_block]
+
+
+class ClosingExecutor(BrokenExecutor):
+    """Remembers its end; cannot start if told so."""
+
+    def __init__(self, *, can_start: bool = True) -> None:
+        self.num_closed = 0
+        self._can_start = can_start
+
+    def start(self) -> int:
+        if not self._can_start:
+            raise RuntimeError("no room")
+        return 4
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+def test_closing_a_core_closes_its_executor(tiny_model_dir: Path) -> None:
+    executor = ClosingExecutor()
+    EngineCore(EngineArgs(model=str(tiny_model_dir)).create_engine_config(), executor).close()
+    assert executor.num_closed == 1
+
+
+def test_a_core_that_cannot_start_closes_its_executor(tiny_model_dir: Path) -> None:
+    executor = ClosingExecutor(can_start=False)
+    with pytest.raises(RuntimeError, match="no room"):
+        EngineCore(EngineArgs(model=str(tiny_model_dir)).create_engine_config(), executor)
+    assert executor.num_closed == 1
+
+
+def test_statistics_tell_of_the_last_step_and_of_what_is_cached(llama: Any, make_driver: MakeDriver) -> None:
+    driver = make_driver(llama.directory, block_size=4)
+    driver.add(add_request("a", PROMPTS[1], max_tokens=2))
+    driver.step()
+    assert driver.core.statistics().num_step_tokens == len(PROMPTS[1])
+    driver.step()
+    assert driver.core.statistics().num_step_tokens == 1
+    driver.step()
+    assert driver.core.statistics().num_step_tokens == 0
+    assert driver.core.statistics().num_cached_blocks == len(PROMPTS[1]) // 4
 
 
 @pytest.mark.gpu

@@ -150,6 +150,35 @@ def test_reset_forgets_prefixes_only_when_nothing_is_held() -> None:
     cache.check_integrity()
 
 
+def test_the_first_of_two_equal_prefixes_leaves_its_name_to_the_one_still_held() -> None:
+    cache = KVCacheBlocks(8, block_size=BLOCK_SIZE)
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8]
+    for name in "ab":  # they run together, so that neither finds the other's blocks
+        cache.open(name)
+        cache.grow(name, num_tokens=8)
+    cache.publish("a", HASHER.hash_prompt(tokens), num_computed_tokens=4)
+    cache.publish("b", HASHER.hash_prompt(tokens), num_computed_tokens=8)
+    of_b = list(cache.block_table("b"))
+    cache.close("a")
+    cache.check_integrity()
+    assert find(cache, [*tokens, 9]) == of_b
+    cache.close("b")
+    cache.open("taker")
+    cache.grow("taker", num_tokens=7 * BLOCK_SIZE)
+    assert find(cache, [*tokens, 9]) == of_b[:1]
+
+
+def test_a_prefix_computed_again_takes_the_name_from_a_free_block() -> None:
+    cache = KVCacheBlocks(8, block_size=BLOCK_SIZE)
+    fill(cache, "a", [1, 2, 3, 4])
+    cache.close("a")
+    cache.open("b")  # does not look for a prefix
+    cache.grow("b", num_tokens=4)
+    cache.publish("b", HASHER.hash_prompt([1, 2, 3, 4]), num_computed_tokens=4)
+    cache.check_integrity()
+    assert find(cache, [1, 2, 3, 4, 5]) == list(cache.block_table("b"))
+
+
 def test_a_cache_has_blocks() -> None:
     with pytest.raises(ValueError, match="num_blocks is 0"):
         KVCacheBlocks(0, block_size=4)
@@ -190,6 +219,18 @@ class CacheMachine(RuleBasedStateMachine):
             self.tokens[request_id] = tokens
             self._write(request_id)
 
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20))
+    def open_unseeing(self, tokens: list[int]) -> None:
+        """A request that does not read the cache, as one that wants its prompt's logprobs."""
+        request_id = str(self.num_opened)
+        self.num_opened += 1
+        self.cache.open(request_id)
+        if self.cache.grow(request_id, num_tokens=len(tokens)) is None:
+            self.cache.close(request_id)
+        else:
+            self.tokens[request_id] = tokens
+            self._write(request_id)
+
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), more=st.lists(st.integers(0, 1), min_size=1, max_size=6))
     def extend(self, data: st.DataObject, more: list[int]) -> None:
@@ -218,6 +259,13 @@ class CacheMachine(RuleBasedStateMachine):
         for request_id, tokens in self.tokens.items():
             for index, block in enumerate(self.cache.block_table(request_id)):
                 assert self.content[block] == tuple(tokens[: (index + 1) * BLOCK_SIZE]), "a held block was overwritten"
+
+    @invariant()
+    def evicts_only_the_ends_of_prefixes(self) -> None:
+        for block, block_hash in enumerate(self.cache._hash_of):
+            parent = tuple(self.content.get(block, ()))[:-BLOCK_SIZE]
+            if block_hash is not None and parent:
+                assert HASHER.hash_prompt(parent)[-1] in self.cache._block_of, "a block outlived the one before it"
 
     def _write(self, request_id: str) -> None:
         tokens = self.tokens[request_id]

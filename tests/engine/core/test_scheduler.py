@@ -1,5 +1,8 @@
 """Who runs when: budget, order, admission, preemption, ends. With a fake model that draws fixed tokens."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,12 +28,14 @@ def make_scheduler(
     max_model_len: int = 64,
     policy: str = "fcfs",
     enable_prefix_caching: bool = True,
+    **limits: Any,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=max_model_len,
         policy="priority" if policy == "priority" else "fcfs",
+        **limits,
     )
     cache = KVCacheBlocks(num_blocks, block_size=BLOCK_SIZE, enable_prefix_caching=enable_prefix_caching)
     return Scheduler(config, cache=cache, eos_token_ids=(EOS,))
@@ -84,6 +89,120 @@ def test_an_older_prefill_yields_to_a_younger_decode() -> None:
         run_step(scheduler)
     plan, _ = run_step(scheduler)
     assert tokens_of(plan) == {"long": 1, "short": 1}
+
+
+def test_short_prompts_are_answered_beside_a_long_one() -> None:
+    scheduler = make_scheduler(budget=16, num_blocks=200, max_model_len=400)
+    scheduler.add(add_request("long", [1] * 200))
+    run_step(scheduler)
+    for name in ("short 1", "short 2"):
+        scheduler.add(add_request(name, [2] * 6))
+    assert tokens_of(run_step(scheduler)[0]) == {"long": 8, "short 1": 6, "short 2": 2}
+
+
+def test_a_long_prompt_moves_on_under_a_stream_of_short_ones() -> None:
+    scheduler = make_scheduler(budget=16, num_blocks=200, max_model_len=400, max_num_seqs=4)
+    scheduler.add(add_request("long", [1] * 200, max_tokens=1))
+    num_steps = 0
+    while "long" in scheduler._requests:
+        scheduler.add(add_request(f"short {num_steps}", [2] * 15, max_tokens=1))
+        run_step(scheduler)
+        num_steps += 1
+    assert num_steps <= 200 // 8
+
+
+def test_a_long_prompt_takes_what_nobody_else_wants() -> None:
+    scheduler = make_scheduler(budget=16, num_blocks=200, max_model_len=400)
+    scheduler.add(add_request("long", [1] * 200))
+    scheduler.add(add_request("short", [2] * 3))
+    assert tokens_of(run_step(scheduler)[0]) == {"long": 13, "short": 3}
+
+
+def test_long_prompts_are_computed_one_after_the_other_and_short_ones_pass_the_second() -> None:
+    scheduler = make_scheduler(budget=16, num_blocks=200, max_model_len=400)
+    scheduler.add(add_request("long 1", [1] * 40))
+    scheduler.add(add_request("long 2", [2] * 40))
+    scheduler.add(add_request("short", [3] * 4))
+    plans = [tokens_of(run_step(scheduler)[0]) for _ in range(4)]
+    assert plans[:2] == [{"long 1": 12, "short": 4}, {"long 1": 15, "short": 1}]
+    assert plans[2] == {"long 1": 13, "short": 1, "long 2": 2}
+    assert plans[3] == {"long 1": 1, "short": 1, "long 2": 14}
+
+
+def test_with_priorities_a_long_prompt_that_goes_first_does_not_wait_for_one_at_work() -> None:
+    scheduler = make_scheduler(budget=16, num_blocks=200, max_model_len=400, policy="priority")
+    scheduler.add(add_request("bulk", [1] * 100, priority=5))
+    run_step(scheduler)
+    scheduler.add(add_request("urgent", [2] * 100, priority=0))
+    run_step(scheduler)
+    assert "urgent" in tokens_of(run_step(scheduler)[0])
+
+
+def test_without_chunks_a_prompt_waits_until_a_step_holds_it_whole() -> None:
+    scheduler = make_scheduler(budget=64, enable_chunked_prefill=False)
+    scheduler.add(add_request("decoding", [1], max_tokens=3))
+    run_step(scheduler)
+    scheduler.add(add_request("whole", [2] * 40))
+    scheduler.add(add_request("next", [3] * 40))
+    assert tokens_of(run_step(scheduler)[0]) == {"decoding": 1, "whole": 40}
+    assert tokens_of(run_step(scheduler)[0]) == {"decoding": 1, "whole": 1, "next": 40}
+
+
+def test_more_waiting_requests_than_allowed_are_refused_as_overload() -> None:
+    scheduler = make_scheduler(max_num_seqs=1, max_num_queued_reqs=2)
+    refused = [scheduler.add(add_request(str(number), [1])) for number in range(5)]
+    assert [delta is not None for delta in refused] == [False, False, False, True, True]
+    last = refused[-1]
+    assert last is not None
+    assert (last.finish_reason, last.error_kind) == ("error", "OverloadedError")
+    assert "max_num_queued_reqs" in str(last.error)
+    assert scheduler.statistics().num_refused == 2
+    assert scheduler.statistics().num_waiting == 3
+
+
+def test_more_waiting_prompt_tokens_than_allowed_are_refused_as_overload() -> None:
+    scheduler = make_scheduler(max_num_seqs=1, max_num_queued_tokens=30)
+    assert scheduler.add(add_request("fits", [1] * 20)) is None
+    refused = scheduler.add(add_request("too many", [1] * 20))
+    assert refused is not None
+    assert refused.error_kind == "OverloadedError"
+    assert scheduler.add(add_request("short", [1] * 10)) is None
+
+
+def test_the_first_delta_tells_how_long_the_request_waited_and_was_prefilled() -> None:
+    scheduler = make_scheduler(budget=8)
+    scheduler.add(add_request("a", [1] * 12, max_tokens=2), now=10.0)
+    plan = scheduler.schedule(now=12.0)
+    assert scheduler.update(plan, draw(plan), now=13.0) == ()
+    times = []
+    for now in (13.0, 14.0):
+        plan = scheduler.schedule(now=now)
+        (delta,) = scheduler.update(plan, draw(plan), now=now + 0.5)
+        times.append((delta.queue_s, delta.prefill_s))
+    assert times == [(2.0, 1.5), (None, None)]
+
+
+def test_after_preempting_all_every_request_waits_and_holds_nothing() -> None:
+    scheduler = make_scheduler()
+    for name in "ab":
+        scheduler.add(add_request(name, [1] * 5))
+    run_step(scheduler)
+    plan = scheduler.preempt_all()
+    assert (sorted(plan.released), plan.scheduled) == (["a", "b"], ())
+    scheduler.check_integrity()
+    assert scheduler.statistics().num_waiting == 2
+    assert [request.request_id for request in scheduler.schedule().admitted] == ["a", "b"]
+
+
+def test_a_cache_salt_keeps_prefixes_apart() -> None:
+    scheduler = make_scheduler()
+    cached = []
+    for number, salt in enumerate((None, None, "s", "s", "t")):
+        message = add_request(str(number), list(range(1, 11)), max_tokens=1)
+        scheduler.add(msgspec.structs.replace(message, cache_salt=salt))
+        _, (delta,) = run_step(scheduler)
+        cached.append(delta.num_cached_tokens)
+    assert cached == [0, 8, 0, 8, 0]
 
 
 def test_no_more_requests_run_than_max_num_seqs() -> None:
@@ -327,12 +446,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _check_admissions(self, plan: StepPlan) -> None:
         for request_id in plan.released:
             self.computed.pop(request_id, None)
-        waiting = [self.live[r] for r in self.live if r not in self.computed]
-        admitted = [self.live[r.request_id] for r in plan.admitted]
-        assert admitted == sorted(waiting)[: len(admitted)], "a request overtook one that goes first"
+        waiting = [r for r in self.live if r not in self.computed]
+        admitted = [r.request_id for r in plan.admitted]
+        for index, first in enumerate(admitted):  # a long prompt may begin after short ones that came later
+            assert all(self.live[first] < self.live[r] or self._is_long(r, 0) for r in admitted[index + 1 :])
+        long_at_work = [r.request_id for r in plan.scheduled if self._is_long(r.request_id, r.start)]
+        for late in admitted:
+            for early in set(waiting) - set(admitted):
+                may_pass = self._is_long(early, 0) and any(self.live[r] < self.live[early] for r in long_at_work)
+                assert self.live[late] < self.live[early] or may_pass, "a request overtook one that goes first"
         for request in plan.admitted:
             assert list(request.token_ids) == self.tokens[request.request_id]
             self.computed[request.request_id] = 0
+
+    def _is_long(self, request_id: str, num_computed: int) -> bool:
+        return len(self.tokens[request_id]) - num_computed > self.BUDGET // 2
 
     def _check_spans(self, plan: StepPlan) -> None:
         fresh = {request.request_id for request in plan.admitted}

@@ -23,6 +23,7 @@ from headrace.errors import (
 )
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 from headrace.tokenization import ByteTokenizer, TokenizationService
+from headrace.tokenization.incremental import BytesDecoder
 
 DELTA = RequestOutputKind.DELTA
 
@@ -165,7 +166,7 @@ async def test_a_second_live_request_of_the_same_id_is_refused(engine: AsyncLLME
         ("x" * 5000, SamplingParams(), ContextLengthError),
         ([999], SamplingParams(), InvalidRequestError),
         ("\ud800", SamplingParams(), InvalidRequestError),
-        ("x", SamplingParams(logprobs=1), UnsupportedError),
+        ("x", SamplingParams(flat_logprobs=True), UnsupportedError),
     ],
 )
 async def test_a_refused_request_leaves_nothing_behind(
@@ -364,15 +365,12 @@ def test_a_front_end_setting_out_of_range_is_refused(field: str) -> None:
 
 
 async def test_one_bad_text_fails_one_request(engine: AsyncLLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    class BrokenDecoder:
+    class BrokenDecoder(BytesDecoder):
         def push(self, token_ids: object) -> str:
             raise RuntimeError("broken")
 
-        def finish(self) -> str:
-            return ""
-
     real: Callable[..., object] = ByteTokenizer.incremental_decoder
-    monkeypatch.setattr(ByteTokenizer, "incremental_decoder", lambda self, **kwargs: BrokenDecoder())
+    monkeypatch.setattr(ByteTokenizer, "incremental_decoder", lambda self, **kwargs: BrokenDecoder([], {}))
     broken = await engine.add_request("broken", "abc", SamplingParams())
     monkeypatch.setattr(ByteTokenizer, "incremental_decoder", real)
     with pytest.raises(EngineGenerateError, match="broken"):

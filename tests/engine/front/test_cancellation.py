@@ -101,7 +101,7 @@ async def test_two_hundred_requests_aborted_at_random_moments(engine: AsyncLLMEn
 
 
 async def live_ids(engine: AsyncLLMEngine) -> set[str]:
-    return set(engine._outputs._by_request_id)
+    return set(engine._requests._outputs._by_request_id)
 
 
 async def consume(outputs: AsyncIterator[Any]) -> str | None:

@@ -93,7 +93,8 @@ def request(request_id: str, prompt: list[int], *, max_tokens: int) -> AddReques
 
 def test_a_request_is_stepped_to_its_end(front: Front) -> None:
     front.send(request("r", [5, 6], max_tokens=3))
-    deltas = [delta for _ in range(3) for delta in front.receive().deltas]
+    begins, *deltas = [delta for _ in range(4) for delta in front.receive().deltas]
+    assert begins.is_running
     assert [delta.new_token_ids for delta in deltas] == [(5,), (6,), (5,)]
     assert [delta.finish_reason for delta in deltas] == [None, None, "length"]
 
@@ -120,13 +121,13 @@ def test_only_named_methods_can_be_called(front: Front) -> None:
     front.send(Call(call_id=1, method="reset_prefix_cache"), Call(call_id=2, method="__init__"))
     assert front.receive_until(CallResult)[-1] == CallResult(call_id=1, result=True)
     refused = front.receive_until(CallResult)[-1]
-    assert (refused.call_id, refused.error) == (2, "the core has no method '__init__' to be called")
+    assert (refused.call_id, refused.error.message) == (2, "the core has no method '__init__' to be called")
 
 
 def test_a_check_that_fails_is_answered_and_the_core_goes_on(front: Front, core: FakeCore) -> None:
     core.num_blocks = -1
     front.send(Call(call_id=1, method="check_integrity"), Call(call_id=2, method="reset_prefix_cache"))
-    assert "more blocks are held" in front.receive_until(CallResult)[-1].error
+    assert "more blocks are held" in front.receive_until(CallResult)[-1].error.message
     assert front.receive_until(CallResult)[-1].result is True
 
 

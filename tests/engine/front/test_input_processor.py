@@ -45,7 +45,7 @@ async def test_ids_given_beside_a_text_are_used_and_the_text_repeated(inputs: In
         ([[1], [2]], InvalidRequestError, "whole numbers"),
         ([[1], [2, 3]], InvalidRequestError, "whole numbers"),
         (["a"], InvalidRequestError, "whole numbers"),
-        ({"prompt": "x"}, InvalidRequestError, "prompt_token_ids"),
+        ({}, InvalidRequestError, "prompt or prompt_token_ids"),
         ({"prompt_token_ids": [1], "multi_modal_data": {}}, UnsupportedError, "multi_modal_data"),
         ("x" * 11, ContextLengthError, r"maximum context length is 10 tokens\. However, your prompt has 11 tokens"),
         ([1] * 10, ContextLengthError, "leaves none for an answer"),

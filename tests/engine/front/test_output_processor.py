@@ -62,8 +62,8 @@ class Machine(RuleBasedStateMachine):
     def discard(self, name: str) -> None:
         progress = self.live.pop(name, None)
         if progress is not None:
-            assert self.processor.discard(progress) is True
-            assert self.processor.discard(progress) is False
+            assert self.processor.discard(progress) == [progress.core_id]
+            assert self.processor.discard(progress) == []
 
     @rule()
     def die(self) -> None:

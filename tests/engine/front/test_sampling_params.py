@@ -46,11 +46,11 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("logprobs", 1),
-        ("logit_bias", {1: 2.0}),
-        ("bad_words", ["no"]),
-        ("structured_outputs", {"json": "{}"}),
+        ("flat_logprobs", True),
+        ("extra_args", {"a": 1}),
+        ("thinking_token_budget", 0),
+        ("repetition_detection", {}),
+        ("watermarking", {}),
     ],
 )
 def test_a_field_that_is_not_built_is_refused_by_name(field: str, value: object) -> None:

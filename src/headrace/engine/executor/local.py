@@ -11,7 +11,7 @@ class LocalExecutor:
     """See `Executor`."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._worker = Worker(config)
+        self._worker = Worker(config, device_index=config.parallel.data_parallel_rank)
 
     def __repr__(self) -> str:
         return f"LocalExecutor({self._worker!r})"
@@ -21,6 +21,9 @@ class LocalExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         return self._worker.execute(plan)
+
+    def check(self) -> None:
+        """A worker in this process cannot end without it."""
 
     def collective_rpc(
         self,

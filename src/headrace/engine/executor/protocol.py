@@ -21,6 +21,10 @@ class Executor(Protocol):
         """Run one step (blocking)."""
         ...
 
+    def check(self) -> None:
+        """Raises EngineError, with the cause, when a worker has ended by itself. Called now and then while idle."""
+        ...
+
     def collective_rpc(
         self,
         method: str | Callable[..., object],

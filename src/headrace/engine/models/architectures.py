@@ -13,5 +13,10 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "MistralForCausalLM": "headrace.engine.models.llama",
         "Qwen2ForCausalLM": "headrace.engine.models.qwen2",
         "Qwen3ForCausalLM": "headrace.engine.models.qwen3",
+        "LlamaModel": "headrace.engine.models.llama",
+        "MistralModel": "headrace.engine.models.llama",
+        "Qwen2Model": "headrace.engine.models.qwen2",
+        "Qwen3Model": "headrace.engine.models.qwen3",
     }
 )
+"""Those that end in Model have no language model's head: they embed, and generate nothing."""

@@ -10,12 +10,24 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from headrace.engine.models.weights import WeightSource
+from headrace.engine.parallel_config import LayerShare
 
-Product: TypeAlias = Callable[[Tensor], Tensor]
-"""x [T, in] to x W^T + b [T, out]."""
+
+class Product(Protocol):
+    """One weight, and x [T, in] to x W^T + b [T, out] in the type of x."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def unrounded(self, x: Tensor) -> Tensor:
+        """The same in float32, where the sums are kept in it."""
+        ...
+
+    def rows(self, row_ids: Tensor) -> Tensor:
+        """Rows [R] int64 of the weight, [R, in] in the model's type: for an embedding that shares it."""
+        ...
+
 
 MakeProduct: TypeAlias = Callable[[Tensor, Tensor | None], Product]
 """From weight [out, in] and bias [out]."""
@@ -24,19 +36,42 @@ MakeProduct: TypeAlias = Callable[[Tensor, Tensor | None], Product]
 class LinearAdapters(Protocol):
     """LoRA, as linear layers see it."""
 
-    def attach(self, *names: str, input_size: int, output_sizes: tuple[int, ...]) -> Callable[[Tensor, Tensor], None]:
-        """What a layer calls with (y, x) after its product: adds the step's adapters to y in place."""
+    @property
+    def is_used(self) -> bool:
+        """Whether the step that runs uses any adapter: a fused kernel may skip the calls where not."""
+        ...
+
+    def attach(
+        self,
+        *names: str,
+        input_size: int,
+        output_sizes: tuple[int, ...],
+        output_parts: tuple[range, ...] | None = None,
+        input_part: range | None = None,
+    ) -> Callable[[Tensor, Tensor], None]:
+        """What a layer calls with (y, x) after its product: adds the step's adapters to y in place.
+
+        Sizes are those of the whole layer; the parts, where given, are what this worker holds of it.
+        """
         ...
 
 
 class Parallel(Protocol):
-    """The group of workers that share a model's layers."""
+    """The group of workers that share a model's layers. All of them make the same calls in the same order."""
 
     rank: int
     size: int
 
     def add_up(self, partial: Tensor) -> Tensor:
-        """The sum of all workers' partial results; may reuse the tensor."""
+        """The sum of all workers' partial results, the same bits on each; may reuse the tensor."""
+        ...
+
+    def least(self, value: int) -> int:
+        """The least of all workers' values."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; nothing else may be called after it."""
         ...
 
 
@@ -48,15 +83,8 @@ class ModelBuild:
     device: torch.device
     dtype: torch.dtype
     make_product: MakeProduct
+    share: LayerShare
+    """What this worker holds of each layer; everything, for one worker."""
     adapters: LinearAdapters | None = None
     parallel: Parallel | None = None
     """None for one worker."""
-
-
-def torch_product(weight: Tensor, bias: Tensor | None) -> Product:
-    """The reference that every faster product is compared with."""
-
-    def product(x: Tensor) -> Tensor:
-        return functional.linear(x, weight, bias)
-
-    return product

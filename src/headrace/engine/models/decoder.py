@@ -9,10 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from headrace.engine.kernels.paged_attention import KernelAttention
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.models.build import ModelBuild
 from headrace.engine.models.forward_batch import AttentionStep, ForwardBatch
-from headrace.engine.models.layers import Embedding, GatedMLP, Linear, RMSNorm
+from headrace.engine.models.fused import FusedDecoder, FusedLayer
+from headrace.engine.models.layers import Embedding, GatedMLP, Head, Linear, RMSNorm
+from headrace.engine.models.products import KernelProduct
 from headrace.engine.models.rotary import RotaryEmbedding
 
 
@@ -55,10 +58,12 @@ class Attention:
         self._layer = layer
         self._rotary = rotary
         self._head_dim = config.head_dim
-        self._qk_v = [config.num_heads + config.num_kv_heads, config.num_kv_heads]
-        self._q_k = [config.num_heads, config.num_kv_heads]
+        share = build.share
+        self._qk_v = [len(share.heads) + len(share.kv_heads), len(share.kv_heads)]
+        self._q_k = [len(share.heads), len(share.kv_heads)]
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self._qkv = Linear(
+        query_part, kv_part = _features(share.heads, config.head_dim), _features(share.kv_heads, config.head_dim)
+        self.qkv = Linear(
             build,
             f"{name}.q_proj",
             f"{name}.k_proj",
@@ -66,32 +71,39 @@ class Attention:
             input_size=config.hidden_size,
             output_sizes=(query_size, kv_size, kv_size),
             has_bias=traits.has_qkv_bias,
+            output_parts=(query_part, kv_part, kv_part),
         )
-        self._output = Linear(
+        self.output = Linear(
             build,
             f"{name}.o_proj",
             input_size=query_size,
             output_sizes=(config.hidden_size,),
             has_bias=traits.has_output_bias,
+            input_part=query_part,
         )
-        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+        self.norms: tuple[RMSNorm, RMSNorm] | None = None
         if traits.has_qk_norm:
-            self._norms = (
+            self.norms = (
                 RMSNorm(build, f"{name}.q_norm", size=config.head_dim, eps=config.rms_norm_eps),
                 RMSNorm(build, f"{name}.k_norm", size=config.head_dim, eps=config.rms_norm_eps),
             )
 
     def __call__(self, x: Tensor, factors: tuple[Tensor, Tensor], attention: AttentionStep) -> Tensor:
-        heads = self._qkv(x).view(len(x), -1, self._head_dim)
+        heads = self.qkv(x).view(len(x), -1, self._head_dim)
         qk, v_tkd = torch.split(heads, self._qk_v, dim=1)
-        if self._norms is not None:
-            qk = self._normalize(qk, self._norms)
+        if self.norms is not None:
+            qk = self._normalize(qk, self.norms)
         q_thd, k_tkd = torch.split(self._rotary.rotate(qk, factors), self._q_k, dim=1)
-        return self._output(attention.attend(self._layer, q_thd, k_tkd, v_tkd))
+        return self.output(attention.attend(self._layer, q_thd, k_tkd, v_tkd))
 
     def _normalize(self, qk: Tensor, norms: tuple[RMSNorm, RMSNorm]) -> Tensor:
         q_thd, k_tkd = torch.split(qk, self._q_k, dim=1)
         return torch.cat((norms[0](q_thd), norms[1](k_tkd)), dim=1)
+
+
+def _features(heads: range, head_dim: int) -> range:
+    """The rows or columns of a weight that belong to these heads."""
+    return range(heads.start * head_dim, heads.stop * head_dim)
 
 
 class DecoderLayer:
@@ -123,6 +135,25 @@ class DecoderLayer:
         x = x + self._attention(self._input_norm(x), factors, attention)
         return x + self._mlp(self._mlp_norm(x))
 
+    def fused(self) -> FusedLayer | None:
+        """What our kernels compute this layer from; None where a product is not theirs."""
+        attention, mlp = self._attention, self._mlp
+        linears = (attention.qkv, attention.output, mlp.gate_up, mlp.down)
+        products = [linear.product for linear in linears if isinstance(linear.product, KernelProduct)]
+        if len(products) < len(linears):
+            return None
+        qkv, output, gate_up, down = products
+        norms = attention.norms
+        return FusedLayer(
+            qkv=qkv,
+            output=output,
+            gate_up=gate_up,
+            down=down,
+            attention_norm=self._input_norm.weight,
+            mlp_norm=self._mlp_norm.weight,
+            head_norms=None if norms is None else (norms[0].weight, norms[1].weight),
+        )
+
 
 class Decoder:
     """Embedding, layers, norm, head."""
@@ -133,8 +164,10 @@ class Decoder:
         traits: DecoderTraits,
         build: ModelBuild,
     ) -> None:
-        size = config.hidden_size
-        self._embedding = Embedding(build, "model.embed_tokens", vocab_size=config.vocab_size, hidden_size=size)
+        sizes = {"vocab_size": config.vocab_size, "hidden_size": config.hidden_size}
+        is_tied = config.tie_word_embeddings
+        self._head = Head(build, "model.embed_tokens" if is_tied else "lm_head", **sizes)
+        self._embedding = None if is_tied else Embedding(build, "model.embed_tokens", **sizes)
         self._rotary = RotaryEmbedding(
             config.rope,
             head_dim=config.head_dim,
@@ -145,13 +178,15 @@ class Decoder:
         self._layers = [
             DecoderLayer(config, traits, build, layer=layer, rotary=self._rotary) for layer in range(config.num_layers)
         ]
-        self._norm = RMSNorm(build, "model.norm", size=size, eps=config.rms_norm_eps)
-        self._head = self._embedding
-        if not config.tie_word_embeddings:
-            self._head = Embedding(build, "lm_head", vocab_size=config.vocab_size, hidden_size=size)
+        self._norm = RMSNorm(build, "model.norm", size=config.hidden_size, eps=config.rms_norm_eps)
+        self._adapters = build.adapters
+        self._fused = self._fuse(config, build)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        x = self._embedding(batch.token_ids)
+        is_adapted = self._adapters is not None and self._adapters.is_used
+        if self._fused is not None and isinstance(batch.attention, KernelAttention) and not is_adapted:
+            return self._fused.forward(batch.token_ids, batch.attention, batch.output_rows)
+        x = self._head.rows(batch.token_ids) if self._embedding is None else self._embedding(batch.token_ids)
         factors = self._rotary.at(batch.positions)
         for layer in self._layers:
             x = layer(x, factors, batch.attention)
@@ -160,4 +195,20 @@ class Decoder:
         return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head.logits(hidden)
+        return self._head(hidden)
+
+    def _fuse(self, config: ModelConfig, build: ModelBuild) -> FusedDecoder | None:
+        """None where a layer is not all our kernels', or its results are added up between its products."""
+        layers = [fused for layer in self._layers if (fused := layer.fused()) is not None]
+        head = self._head.product
+        if len(layers) < len(self._layers) or not isinstance(head, KernelProduct) or build.parallel is not None:
+            return None
+        return FusedDecoder(
+            layers,
+            head=head,
+            embedding=None if self._embedding is None else self._embedding.weight,
+            final_norm=self._norm.weight,
+            rope=(self._rotary.cos, self._rotary.sin),
+            eps=config.rms_norm_eps,
+            dtype=build.dtype,
+        )

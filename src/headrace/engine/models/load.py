@@ -9,9 +9,11 @@ import torch
 from headrace.engine.config import LoadFormat
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.models.architectures import ARCHITECTURES
-from headrace.engine.models.build import LinearAdapters, MakeProduct, ModelBuild, Parallel, torch_product
+from headrace.engine.models.build import LinearAdapters, MakeProduct, ModelBuild, Parallel
 from headrace.engine.models.decoder import CausalModel
+from headrace.engine.models.products import ProductMaker
 from headrace.engine.models.weights import DummyWeights, SafetensorsWeights
+from headrace.engine.parallel_config import layer_share
 from headrace.errors import SettingsError
 
 _NOT_WEIGHTS = ("rotary_emb.inv_freq", "attention.masked_bias", "attention.bias")
@@ -25,7 +27,7 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     seed: int = 0,
-    make_product: MakeProduct = torch_product,
+    make_product: MakeProduct | None = None,
     adapters: LinearAdapters | None = None,
     parallel: Parallel | None = None,
 ) -> CausalModel:
@@ -35,11 +37,13 @@ def load_model(
         weights = DummyWeights(device=device, dtype=dtype, seed=seed)
     else:
         weights = SafetensorsWeights(Path(config.model), device=device, dtype=dtype)
+    rank, size = (0, 1) if parallel is None else (parallel.rank, parallel.size)
     build = ModelBuild(
         weights=weights,
         device=device,
         dtype=dtype,
-        make_product=make_product,
+        make_product=make_product or ProductMaker(),
+        share=layer_share(config, rank=rank, size=size),
         adapters=adapters,
         parallel=parallel,
     )
@@ -47,6 +51,7 @@ def load_model(
     model = cast("CausalModel", build_model(config, build))
     if isinstance(weights, SafetensorsWeights):
         _refuse_leftovers(weights.untaken(), config)
+        weights.release_pages()
     return model
 
 

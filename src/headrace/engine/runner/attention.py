@@ -4,8 +4,9 @@ Decodes use batched products: on a CPU, SDPA at query length 1 with grouped head
 Suffixes of tensors: t tokens of the step, b sequences, h query heads, k key-value heads, d head size, s context.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -46,22 +47,41 @@ class PrefillSpan:
     """True where a token may look; None if the span is the whole context, where plain causality does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """The rows of a step, cut up for attention."""
+
+    groups: Sequence[DecodeGroup]
+    spans: Sequence[PrefillSpan]
+
+
+_NO_WINDOWS: Mapping[int, StepParts] = MappingProxyType({})
+
+
 class PagedAttention:
-    """One step's attention; see `AttentionStep`."""
+    """One step's attention; see `AttentionStep`. `windowed` are the parts for layers with a window, by its size."""
 
     def __init__(
-        self, cache: PagedKVCache, *, store_rows: Tensor, groups: Sequence[DecodeGroup], spans: Sequence[PrefillSpan]
+        self,
+        cache: PagedKVCache,
+        *,
+        store_rows: Tensor,
+        groups: Sequence[DecodeGroup],
+        spans: Sequence[PrefillSpan],
+        windowed: Mapping[int, StepParts] = _NO_WINDOWS,
     ) -> None:
         self._cache = cache
         self._store_rows = store_rows
-        self._groups = groups
-        self._spans = spans
+        self._whole = StepParts(groups=groups, spans=spans)
+        self._windowed = windowed
         self._scale = cache.head_dim**-0.5
 
     def attend(self, layer: int, q_thd: Tensor, k_tkd: Tensor, v_tkd: Tensor) -> Tensor:
         self._cache.store(layer, self._store_rows, k_tkd, v_tkd)
-        parts = [self._decode(layer, group, q_thd[group.start : group.stop]) for group in self._groups]
-        parts += [self._prefill(layer, span, q_thd[span.start : span.stop]) for span in self._spans]
+        window = self._cache.layer_windows[layer]
+        step = self._whole if window is None else self._windowed[window]
+        parts = [self._decode(layer, group, q_thd[group.start : group.stop]) for group in step.groups]
+        parts += [self._prefill(layer, span, q_thd[span.start : span.stop]) for span in step.spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode(self, layer: int, group: DecodeGroup, q_bhd: Tensor) -> Tensor:
@@ -92,22 +112,28 @@ class PagedAttention:
 
 
 def decode_groups(
-    cache: PagedKVCache, tables: IntArray, context_lens: IntArray, *, dtype: torch.dtype
+    cache: PagedKVCache, tables: IntArray, context_lens: IntArray, *, dtype: torch.dtype, window: int | None = None
 ) -> list[DecodeGroup]:
-    """Groups of the sequences with block tables [B, blocks] and context lengths [B], which fall from first to last."""
+    """Groups of the sequences with block tables [B, blocks] and context lengths [B], which fall from first to last.
+
+    Of each only the last `window` tokens are attended to, where that is given.
+    """
     groups = []
     start = 0
     for stop in group_ends(context_lens.tolist()):
         lens = context_lens[start:stop]
         longest = int(lens[0])
         num_blocks = -(-longest // cache.block_size)
+        # One sequence is cut to its length instead of masked.
+        is_whole = len(lens) == 1 and (window is None or longest <= window)
+        num_slots = num_blocks * cache.block_size
         groups.append(
             DecodeGroup(
                 start=start,
                 stop=stop,
                 block_index=cache.block_index(tables[start:stop, :num_blocks]),
                 context_len=longest,
-                mask_kb1s=_padding_mask(lens, num_blocks * cache.block_size, cache, dtype),
+                mask_kb1s=None if is_whole else decode_mask(lens, num_slots, cache, dtype, window),
             )
         )
         start = stop
@@ -128,12 +154,26 @@ def group_ends(context_lens: Sequence[int]) -> list[int]:
     return ends
 
 
-def prefill_span(cache: PagedKVCache, table: IntArray, *, first_row: int, start: int, num_tokens: int) -> PrefillSpan:
-    """The span of a sequence's tokens `start ... start + num_tokens - 1`, which are the step's from `first_row` on."""
+def prefill_span(
+    cache: PagedKVCache,
+    table: IntArray,
+    *,
+    first_row: int,
+    start: int,
+    num_tokens: int,
+    window: int | None = None,
+) -> PrefillSpan:
+    """The span of a sequence's tokens `start ... start + num_tokens - 1`, which are the step's from `first_row` on.
+
+    A token looks at itself and those before it, at the last `window` of them where that is given.
+    """
     context_len = start + num_tokens
     mask = None
-    if start > 0:
-        may_look = np.arange(context_len)[None, :] <= np.arange(start, context_len)[:, None]
+    if start > 0 or (window is not None and window < context_len):
+        seen, tokens = np.arange(context_len)[None, :], np.arange(start, context_len)[:, None]
+        may_look = seen <= tokens
+        if window is not None:
+            may_look &= seen > tokens - window
         mask = torch.from_numpy(may_look).to(cache.device)
     return PrefillSpan(
         start=first_row,
@@ -144,10 +184,14 @@ def prefill_span(cache: PagedKVCache, table: IntArray, *, first_row: int, start:
     )
 
 
-def _padding_mask(context_lens: IntArray, num_slots: int, cache: PagedKVCache, dtype: torch.dtype) -> Tensor | None:
-    if len(context_lens) == 1:
-        return None  # one sequence is cut to its length instead
-    padding = np.arange(num_slots)[None, :] >= context_lens[:, None]
-    mask = np.where(padding, np.float32("-inf"), np.float32(0.0))
+def decode_mask(
+    context_lens: IntArray, num_slots: int, cache: PagedKVCache, dtype: torch.dtype, window: int | None
+) -> Tensor:
+    """`DecodeGroup.mask_kb1s` of sequences of these lengths: hides the padding, and what lies before the window."""
+    slots = np.arange(num_slots)[None, :]
+    hidden = slots >= context_lens[:, None]
+    if window is not None:
+        hidden |= slots < context_lens[:, None] - window
+    mask = np.where(hidden, np.float32("-inf"), np.float32(0.0))
     stacked = np.tile(mask[:, None, :], (cache.num_kv_heads, 1, 1))
     return torch.from_numpy(stacked).to(device=cache.device, dtype=dtype)

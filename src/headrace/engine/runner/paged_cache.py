@@ -25,6 +25,7 @@ class PagedKVCache:
         self.block_size = block_size
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
+        self.layer_windows = [config.window_of(layer) for layer in range(config.num_layers)]
         self.device = device
         self._num_slots = num_blocks * block_size
         self._heads: IntArray = np.arange(self.num_kv_heads, dtype=np.int64)

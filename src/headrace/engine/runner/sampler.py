@@ -6,11 +6,12 @@ preemption, on any device, as far as its logits are the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from headrace.engine.runner.logit_rules import SequenceSampling, apply_rules
 from headrace.engine.sampling_params import SamplingParams
 
 _MASK_64 = 2**64 - 1
@@ -22,41 +23,33 @@ _NUM_CANDIDATES = 256
 and nearly always hold all that top_k and top_p leave."""
 
 
-@dataclass(slots=True, kw_only=True)
-class SequenceSampling:
-    """What the sampler must know of one sequence; `output_token_ids` grows as tokens are drawn."""
+def sample(logits: Tensor, sequences: Sequence[SequenceSampling]) -> list[int | None]:
+    """One token for each row of `logits` [B, vocabulary], which rules change in place. Appends to no sequence.
 
-    params: SamplingParams
-    seed: int
-    stop_token_ids: frozenset[int]
-    prompt_token_ids: Sequence[int]
-    output_token_ids: list[int] = field(default_factory=list)
-
-    @property
-    def has_penalty(self) -> bool:
-        params = self.params
-        return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
-
-    @property
-    def must_go_on(self) -> bool:
-        """Whether `min_tokens` still forbids the tokens that would end the request."""
-        return len(self.output_token_ids) < self.params.min_tokens
-
-
-def sample(logits: Tensor, sequences: Sequence[SequenceSampling]) -> list[int]:
-    """One token for each row of `logits` [B, vocabulary], which penalties change in place. Appends to no sequence."""
-    for row, sequence in enumerate(sequences):
-        if sequence.has_penalty or sequence.must_go_on:
-            _restrict(logits[row], sequence)
-    token_ids: list[int] = logits.argmax(dim=-1).tolist()
+    None for a row that its rules leave without any token.
+    """
+    empty_rows = apply_rules(logits, sequences)
+    token_ids: list[int | None] = [*_most_likely(logits)]
     random_rows = [row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy]
+    if empty_rows:
+        random_rows = [row for row in random_rows if row not in empty_rows]
+        for row in empty_rows:
+            token_ids[row] = None
     for is_cut in (False, True):
         rows = [row for row in random_rows if _needs_order(sequences[row].params) is is_cut]
         if rows:
             draw = _draw_from_cut if is_cut else _draw
-            for row, token_id in zip(rows, draw(logits[rows], [sequences[row] for row in rows]), strict=True):
+            chosen = logits if len(rows) == len(sequences) else logits[rows]
+            for row, token_id in zip(rows, draw(chosen, [sequences[row] for row in rows]), strict=True):
                 token_ids[row] = token_id
     return token_ids
+
+
+def _most_likely(logits: Tensor) -> list[int]:
+    """The place of each row's largest logit. On a CPU numpy finds it ten times faster than torch."""
+    if logits.device.type == "cpu":
+        return cast("list[int]", logits.numpy().argmax(axis=-1).tolist())
+    return cast("list[int]", logits.argmax(dim=-1).tolist())
 
 
 def uniform(seed: int, index: int) -> float:
@@ -70,27 +63,6 @@ def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK_64
     return value ^ (value >> 31)
-
-
-def _restrict(row: Tensor, sequence: SequenceSampling) -> None:
-    if sequence.has_penalty:
-        _penalize(row, sequence)
-    if sequence.must_go_on:
-        row[[stop for stop in sequence.stop_token_ids if stop < len(row)]] = float("-inf")
-
-
-def _penalize(row: Tensor, sequence: SequenceSampling) -> None:
-    """Repetition penalty on tokens of prompt and answer, the two others on those of the answer; in place."""
-    params = sequence.params
-    if params.repetition_penalty != 1.0:
-        token_ids = (*sequence.prompt_token_ids, *sequence.output_token_ids)
-        seen = torch.tensor(token_ids, dtype=torch.int64, device=row.device)
-        scores, factor = row[seen], params.repetition_penalty
-        row[seen] = torch.where(scores > 0, scores / factor, scores * factor)
-    if params.presence_penalty or params.frequency_penalty:
-        output = torch.tensor(sequence.output_token_ids, dtype=torch.int64, device=row.device)
-        counts = torch.bincount(output, minlength=len(row))
-        row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
 def _needs_order(params: SamplingParams) -> bool:
@@ -147,9 +119,9 @@ def _pick_from_sorted(
 
 
 def _probabilities(logits: Tensor, sequences: Sequence[SequenceSampling]) -> Tensor:
-    """Softmax at each row's temperature, in double precision for the sums that follow; min_p applied, sum left."""
-    temperatures = _column([s.params.temperature for s in sequences], logits)
-    probabilities = torch.softmax(logits.double() / temperatures, dim=-1)
+    """Softmax at each row's temperature, as doubles for the sums that follow; min_p applied, sum left."""
+    temperatures = _column([s.params.temperature for s in sequences], logits, dtype=logits.dtype)
+    probabilities = torch.softmax(logits / temperatures, dim=-1).double()
     if any(s.params.min_p > 0.0 for s in sequences):
         floor = _column([s.params.min_p for s in sequences], logits) * probabilities.amax(dim=-1, keepdim=True)
         probabilities = probabilities.masked_fill(probabilities < floor, 0.0)
@@ -161,8 +133,10 @@ def _look_up(weights: Tensor, sequences: Sequence[SequenceSampling]) -> Tensor:
     cumulated = weights.cumsum(dim=-1)
     numbers = _column([uniform(s.seed, len(s.output_token_ids)) for s in sequences], weights)
     places = torch.searchsorted(cumulated, numbers * cumulated[:, -1:], right=True)
-    last = (weights > 0).long().cumsum(dim=-1).argmax(dim=-1, keepdim=True)  # rounding may reach past the end
-    return torch.minimum(places, last)
+    places.clamp_(max=weights.shape[-1] - 1)
+    if bool((weights.gather(1, places) == 0.0).any()):  # rounding has reached past the last one, which is rare
+        places = torch.minimum(places, (weights > 0).long().cumsum(dim=-1).argmax(dim=-1, keepdim=True))
+    return places
 
 
 def _column(values: Sequence[float], like: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.engine.runner.logit_rules import SequenceSampling
 from headrace.engine.runner.paged_cache import IntArray
-from headrace.engine.runner.sampler import SequenceSampling
 from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest
 
 
@@ -60,6 +60,7 @@ class SequenceTable:
                 stop_token_ids=request.stop_token_ids,
                 prompt_token_ids=request.token_ids[: request.num_prompt_tokens],
                 output_token_ids=list(request.token_ids[request.num_prompt_tokens :]),
+                bad_words=request.bad_words,
             ),
         )
 
@@ -75,4 +76,4 @@ class SequenceTable:
     def append_token(self, request_id: str, token_id: int) -> None:
         sequence = self._sequences[request_id]
         sequence.last_token_id = token_id
-        sequence.sampling.output_token_ids.append(token_id)
+        sequence.sampling.append(token_id)

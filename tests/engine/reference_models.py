@@ -1,15 +1,10 @@
 """Tiny random models of each family as transformers saves them, and transformers' own greedy answers."""
 
+import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
-from headrace.testing.core_driver import CoreDriver
 
 SHAPE = {
     "vocab_size": 160,
@@ -36,15 +31,40 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama-biased": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3_ROPE}),
     "llama-linear-rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
     "llama-one-kv-head": ("Llama", {"num_key_value_heads": 1, "head_dim": 8}),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama-all-kv-heads": ("Llama", {"num_key_value_heads": 6, "attention_bias": True}),
+    "llama-default-head-dim": ("Llama", {"num_attention_heads": 4, "head_dim": None}),
+    "llama-yarn-rope": ("Llama", {"rope_parameters": YARN_ROPE}),
+    "llama-yarn-mscale": (
+        "Llama",
+        {"rope_parameters": {**YARN_ROPE, "mscale": 1.4, "mscale_all_dim": 0.7, "beta_fast": 8.0, "beta_slow": 2.0}},
+    ),
+    "llama-yarn-attention-factor": ("Llama", {"rope_parameters": {**YARN_ROPE, "attention_factor": 1.3}}),
     "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-window": ("Mistral", {"sliding_window": 24}),
+    "mistral-tied": ("Mistral", {"sliding_window": None, "tie_word_embeddings": True, "head_dim": 8}),
     "qwen2": ("Qwen2", {}),
+    "qwen2-window": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen2-yarn-rope": ("Qwen2", {"rope_parameters": YARN_ROPE}),
     "qwen3": ("Qwen3", {}),
+    "qwen3-biased-tied": ("Qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3-window": ("Qwen3", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
 }
 
 
@@ -53,7 +73,7 @@ class ReferenceModel:
 
     def __init__(self, directory: Path, model: Any) -> None:
         self.directory = directory
-        self._model = model
+        self.model = model
         self._answers: dict[tuple[tuple[int, ...], int], list[int]] = {}
 
     def greedy(self, prompt: Sequence[int], *, num_tokens: int = 16) -> list[int]:
@@ -61,7 +81,7 @@ class ReferenceModel:
         if key not in self._answers:
             import torch
 
-            output = self._model.generate(
+            output = self.model.generate(
                 torch.tensor([list(prompt)]),
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
                 max_new_tokens=num_tokens,
@@ -71,37 +91,15 @@ class ReferenceModel:
             self._answers[key] = output[0, len(prompt) :].tolist()
         return self._answers[key]
 
+    def hidden_states(self, prompt: Sequence[int]) -> Any:
+        """The normalized hidden states [tokens, hidden] of the prompt."""
+        import torch
 
-@pytest.fixture(scope="session")
-def make_reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ReferenceModel]:
-    """Builds a family of FAMILIES once, with random weights."""
-    made: dict[str, ReferenceModel] = {}
-
-    def make(family: str) -> ReferenceModel:
-        if family not in made:
-            made[family] = _make_reference(family, tmp_path_factory.mktemp("models") / family)
-        return made[family]
-
-    return make
+        with torch.inference_mode():
+            return self.model.model(torch.tensor([list(prompt)])).last_hidden_state[0]
 
 
-@pytest.fixture(scope="session")
-def llama(make_reference: Callable[[str], ReferenceModel]) -> ReferenceModel:
-    return make_reference("llama")
-
-
-@pytest.fixture
-def make_driver() -> Callable[..., CoreDriver]:
-    """A core on one thread for a model directory, with `EngineArgs` by keyword, and its driver."""
-
-    def make(directory: Path, **args: Any) -> CoreDriver:
-        config = EngineArgs(model=str(directory), **{"cpu_threads": 1, "device": "cpu", **args}).create_engine_config()
-        return CoreDriver(EngineCore(config))
-
-    return make
-
-
-def _make_reference(family: str, directory: Path) -> ReferenceModel:
+def make_reference_model(family: str, directory: Path) -> ReferenceModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of transformers' own imports
         import torch
@@ -127,3 +125,22 @@ def _randomize_vectors(model: Any) -> None:
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
+
+
+def merge_lora(base: ReferenceModel, adapter: Path) -> ReferenceModel:
+    """The model with an adapter's products added to its weights: W + scaling * B A."""
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    scaling = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    model = transformers.AutoModelForCausalLM.from_pretrained(base.directory, dtype=torch.float32)
+    weights = model.state_dict()
+    for key, a in tensors.items():
+        if key.endswith(".lora_A.weight"):
+            layer = key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            b = tensors[key.replace("lora_A", "lora_B")]
+            weights[f"{layer}.weight"] += scaling * (b @ a)
+    return ReferenceModel(base.directory, model.eval())

@@ -1,0 +1,87 @@
+"""Checks of single values of sampling parameters. Each raises InvalidRequestError, naming the field and the value."""
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+from headrace.errors import InvalidRequestError
+
+MAX_TOKEN_ID = 2**32 - 1
+
+_MAX_BAD_WORDS = 1024
+_MAX_LOGIT_BIAS = 100.0
+
+Item = TypeVar("Item")
+
+
+def as_tuple(name: str, value: Sequence[Item] | None) -> tuple[Item, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidRequestError(f"{name} must be a list, got {value!r}", param=name)
+    return tuple(value)
+
+
+def token_ids(name: str, value: Sequence[int]) -> tuple[int, ...]:
+    """Without what is named twice, in order."""
+    found = as_tuple(name, value)
+    for token_id in found:
+        check_whole(name, token_id, minimum=0, maximum=MAX_TOKEN_ID)
+    return tuple(dict.fromkeys(found))
+
+
+def checked_bias(logit_bias: dict[int, float]) -> dict[int, float]:
+    if not isinstance(logit_bias, dict):
+        raise InvalidRequestError(f"logit_bias must be a dict, got {logit_bias!r:.80}", param="logit_bias")
+    for token_id, bias in logit_bias.items():
+        check_whole("logit_bias", token_id, minimum=0, maximum=MAX_TOKEN_ID)
+        check_number("logit_bias", bias)
+    return {token_id: min(max(bias, -_MAX_LOGIT_BIAS), _MAX_LOGIT_BIAS) for token_id, bias in logit_bias.items()}
+
+
+def checked_words(bad_words: Sequence[str]) -> tuple[str, ...]:
+    words = as_tuple("bad_words", bad_words)
+    if any(not isinstance(word, str) or not word.strip() for word in words):
+        raise InvalidRequestError(f"bad_words must hold non-empty strings, got {bad_words!r:.80}", param="bad_words")
+    if len(words) > _MAX_BAD_WORDS:
+        raise InvalidRequestError(f"bad_words holds {len(words)} words, more than {_MAX_BAD_WORDS}", param="bad_words")
+    return words
+
+
+def check_number(
+    name: str, value: float, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
+) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or _out_of_range(value, minimum=minimum, above=above, maximum=maximum):
+        wanted = _describe_range("a number", minimum=minimum, above=above, maximum=maximum)
+        raise InvalidRequestError(f"{name} must be {wanted}, got {value!r}", param=name)
+
+
+def check_whole(name: str, value: int, *, minimum: int, maximum: int | None = None) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or _out_of_range(value, minimum=minimum, maximum=maximum):
+        wanted = _describe_range("a whole number", minimum=minimum, maximum=maximum)
+        raise InvalidRequestError(f"{name} must be {wanted}, got {value!r}", param=name)
+
+
+def _out_of_range(
+    value: float, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
+) -> bool:
+    return (
+        (minimum is not None and value < minimum)
+        or (above is not None and value <= above)
+        or (maximum is not None and value > maximum)
+    )
+
+
+def _describe_range(
+    kind: str, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None
+) -> str:
+    bounds = []
+    if minimum is not None:
+        bounds.append(f"at least {minimum}")
+    if above is not None:
+        bounds.append(f"above {above}")
+    if maximum is not None:
+        bounds.append(f"at most {maximum}")
+    return f"{kind}, {' and '.join(bounds)}"
