@@ -1,23 +1,26 @@
-"""`headrace bench tokenization` and `headrace bench loop`: measures, shows progress, and prints tables or JSON."""
+"""`headrace bench NAME`: measures, shows progress, and prints tables or JSON.
+
+The benchmarks of encoding are run from here; those of the engine have modules and flags of their own.
+"""
 
 import argparse
 import asyncio
+import importlib
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from headrace.cli.benchmarks import chats, machine, memory, worst_cases
 from headrace.cli.benchmarks.callers import caller_groups
 from headrace.cli.benchmarks.encoding import MODEL, Encoders, encoding_groups
 from headrace.cli.benchmarks.loop import measure_lag, scenarios
+from headrace.cli.benchmarks.progress import Steps, progress
 from headrace.cli.benchmarks.report import Report
 from headrace.cli.benchmarks.rounds import Group, Row, measure
 from headrace.cli.benchmarks.tables import show
@@ -25,6 +28,11 @@ from headrace.cli.benchmarks.templates import TEMPLATES
 from headrace.errors import SettingsError
 from headrace.tokenization.service import TokenizationService
 
+_WITH_OWN_FLAGS = {
+    "engine": ("headrace.cli.benchmarks.engine", "our engine beside the peers that are installed"),
+    "front": ("headrace.cli.benchmarks.front", "the engine's front end over a core that computes nothing"),
+}
+"""Loaded when chosen: they import the engine."""
 _MAX_HOSTILE_ROUNDS = 5
 _FILE_COLUMNS = 140
 """A file or a pipe has no width, and a table cut to 80 columns loses its numbers."""
@@ -32,6 +40,9 @@ _FILE_COLUMNS = 140
 
 def run(argv: Sequence[str]) -> int:
     """Measure and print; the exit status."""
+    if argv and argv[0] in _WITH_OWN_FLAGS:
+        module, _ = _WITH_OWN_FLAGS[argv[0]]
+        return int(importlib.import_module(module).run(argv[1:]))
     arguments = _parser().parse_args(argv)
     for name in ("rounds", "prompts"):
         if (value := getattr(arguments, name)) is not None and value < 1:
@@ -49,8 +60,8 @@ async def _measured(arguments: argparse.Namespace, console: Console) -> Report:
     found, begun_s = machine.describe(), time.perf_counter()
     async with TokenizationService() as service:
         encoders = await _encoders(arguments, service)
-        with _progress(console) as progress:
-            results = await _BENCHMARKS[arguments.benchmark](arguments, encoders, num_rounds, progress)
+        with progress(console) as steps:
+            results = await _BENCHMARKS[arguments.benchmark](arguments, encoders, num_rounds, steps)
     return Report(
         benchmark=arguments.benchmark,
         tokenizer=arguments.tokenizer,
@@ -69,29 +80,8 @@ async def _encoders(arguments: argparse.Namespace, service: TokenizationService)
     return await asyncio.to_thread(Encoders.load, path, tokenizer=tokenizer, service=service)
 
 
-class _Steps:
-    """A bar on the console: what is measured now, and how much of it is done."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def begin(self, what: str, *, num_steps: int) -> None:
-        self._progress.update(self._task, description=what, total=num_steps, completed=0, refresh=True)
-
-    def step(self) -> None:
-        self._progress.update(self._task, advance=1, refresh=True)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[_Steps]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, auto_refresh=False) as progress:  # its thread would disturb the loop
-        yield _Steps(progress, progress.add_task("loading", total=1))
-
-
 async def _bench_tokenization(
-    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps
 ) -> dict[str, Any]:
     """The parts whose titles have the text of `--only` in them, by field of the report."""
     results: dict[str, Any] = {}
@@ -108,7 +98,7 @@ async def _bench_tokenization(
     return results
 
 
-async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: _Steps) -> list[Row]:
+async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: Steps) -> list[Row]:
     rows: list[Row] = []
     for group in groups:
         steps.begin(group.title, num_steps=num_rounds + 1)
@@ -116,23 +106,21 @@ async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: _Step
     return rows
 
 
-async def _measure_chats(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps) -> Any:
+async def _measure_chats(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps) -> Any:
     steps.begin(chats.TITLE, num_steps=len(TEMPLATES))
     return await chats.measure_chats(
         encoders, num_turns=3 if arguments.quick else 20, num_rounds=num_rounds, on_family=steps.step
     )
 
 
-async def _measure_memory(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps) -> Any:
+async def _measure_memory(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps) -> Any:
     del encoders, num_rounds  # it has a process of its own, and one round
     num_prompts = arguments.prompts or (3000 if arguments.quick else 100_000)
     steps.begin(f"{memory.TITLE}: {num_prompts:,} prompts", num_steps=1)
     return await memory.measure_memory(Path(arguments.tokenizer), num_prompts=num_prompts)
 
 
-async def _measure_worst_cases(
-    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
-) -> Any:
+async def _measure_worst_cases(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps) -> Any:
     num_rounds = min(num_rounds, _MAX_HOSTILE_ROUNDS)
     steps.begin(worst_cases.TITLE, num_steps=len(worst_cases.case_names(encoders)) * num_rounds)
     num_chars = 20_000 if arguments.quick else 1_000_000
@@ -142,7 +130,7 @@ async def _measure_worst_cases(
 
 
 async def _bench_loop(
-    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: _Steps
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps
 ) -> dict[str, Any]:
     steps.begin("lag while clients send long prompts", num_steps=len(scenarios(encoders)) * num_rounds)
     lag = await measure_lag(
@@ -155,7 +143,7 @@ async def _bench_loop(
     return {"lag": lag}
 
 
-_Measure = Callable[[argparse.Namespace, Encoders, int, _Steps], Coroutine[Any, Any, Any]]
+_Measure = Callable[[argparse.Namespace, Encoders, int, Steps], Coroutine[Any, Any, Any]]
 _PARTS: dict[str, tuple[str, _Measure]] = {
     "chats": (chats.TITLE, _measure_chats),
     "memory": (memory.TITLE, _measure_memory),
@@ -167,7 +155,13 @@ _NUM_ROUNDS = {"tokenization": {False: 7, True: 1}, "loop": {False: 3, True: 1}}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="headrace bench", description=__doc__)
+    others = "\n".join(f"  {name:8}{text}" for name, (_, text) in _WITH_OWN_FLAGS.items())
+    parser = argparse.ArgumentParser(
+        prog="headrace bench",
+        description="Measure how texts become ids, or what that does to the event loop.",
+        epilog=f"others, with flags of their own (headrace bench NAME --help):\n{others}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("benchmark", choices=_BENCHMARKS, help="what to measure")
     parser.add_argument(
         "--tokenizer",

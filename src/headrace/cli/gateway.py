@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Sequence
 
 from headrace.cli.launch import Sources, parser_of, run_in_event_loop
+from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.settings import GatewaySettings
 from headrace.tokenization.settings import TokenizationSettings
 
-COMPONENTS = {"gateway": GatewaySettings, "tokenization": TokenizationSettings}
+COMPONENTS = {"gateway": GatewaySettings, "admission": AdmissionSettings, "tokenization": TokenizationSettings}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -18,6 +19,7 @@ def run(argv: Sequence[str]) -> int:
     sources = Sources(arguments)
     gateway = run_gateway(
         sources.resolve(GatewaySettings, section="gateway").settings,
+        admission=sources.resolve(AdmissionSettings, section="admission").settings,
         tokenization=sources.resolve(TokenizationSettings, section="tokenization").settings,
     )
     return run_in_event_loop(gateway, arguments)

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-FLAG_PREFIXES = {"engine": "", "front_end": "", "server": "", "gateway": "", "tokenization": "tokenization_"}
+FLAG_PREFIXES = {
+    "engine": "",
+    "front_end": "",
+    "server": "",
+    "gateway": "",
+    "admission": "",
+    "tokenization": "tokenization_",
+}
 """Every section that a settings file may have, one per component, and what stands before the names of its flags."""
 
 

