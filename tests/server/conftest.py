@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
-from prometheus_client import CollectorRegistry
 
 import openai
 from headrace.aio.tasks import TaskOwner
@@ -20,6 +19,7 @@ from headrace.server.http_server import HttpServer
 from headrace.server.listener import bound_listener, url_of
 from headrace.server.serving import LiveRequests
 from headrace.server.settings import ServerSettings
+from headrace.server.tls import tls_context
 from headrace.testing.fake_engine import FakeEngine
 
 
@@ -31,6 +31,7 @@ class RunningServer:
     live: LiveRequests
     http: httpx.AsyncClient
     openai: openai.AsyncOpenAI
+    http_server: HttpServer
 
 
 Serve = Callable[..., AbstractAsyncContextManager[RunningServer]]
@@ -39,24 +40,27 @@ Serve = Callable[..., AbstractAsyncContextManager[RunningServer]]
 @contextlib.asynccontextmanager
 async def _serving(engine: Engine, settings: ServerSettings | None = None) -> AsyncIterator[RunningServer]:
     settings = settings or ServerSettings(port=0)
-    serving = await open_serving(engine, settings, registry=CollectorRegistry())
-    server = HttpServer(build_app(serving), settings)
+    serving = await open_serving(engine, settings)
+    tls = tls_context(settings)
+    server = HttpServer(build_app(serving), settings, tls=tls)
     async with TaskOwner("test server") as owner:
         with bound_listener("127.0.0.1", 0) as listener:
-            url = url_of(listener)
+            url = url_of(listener, is_tls=tls is not None)
             host, port = listener.getsockname()
             task = owner.spawn(server.serve(sockets=[listener]), name="http")
             await server.is_listening.wait()
-            async with (
-                httpx.AsyncClient(base_url=url, timeout=20, verify=False) as http,
-                httpx.AsyncClient(timeout=20, verify=False) as for_official,
-            ):
-                official = openai.AsyncOpenAI(
-                    base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=for_official
-                )
-                yield RunningServer(url, host, port, serving.live, http, official)
-            server.stop_accepting()
-            await asyncio.wait({task}, timeout=5)
+            try:
+                async with (
+                    httpx.AsyncClient(base_url=url, timeout=20, verify=False) as http,
+                    httpx.AsyncClient(timeout=20, verify=False) as for_official,
+                ):
+                    official = openai.AsyncOpenAI(
+                        base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=for_official
+                    )
+                    yield RunningServer(url, host, port, serving.live, http, official, server)
+            finally:  # a listener that a failed test leaves open would hold the loop for ever
+                server.stop_accepting()
+                await asyncio.wait({task}, timeout=5)
             assert task.done(), "a request still runs though its client has gone"
             now = serving.live.statistics()
             assert (now.num_requests, now.num_generations) == (0, 0)
@@ -70,6 +74,12 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 @pytest.fixture
 def serve() -> Serve:
     """`async with serve(engine, settings) as server`: a server for one test."""
+    return _serving
+
+
+@pytest.fixture(scope="module")
+def serve_anywhere() -> Serve:
+    """The same for a module's tests, which run it on a loop of theirs."""
     return _serving
 
 

@@ -136,7 +136,7 @@ async def test_text_parts_are_read_as_text(server: Any) -> None:
         ({"messages": MESSAGES, "seed": -5}, 400, "seed"),
         ({"messages": MESSAGES, "min_tokens": 9, "max_tokens": 3}, 400, "min_tokens"),
         ({"messages": MESSAGES, "max_completion_tokens": 0}, 400, "max_completion_tokens"),
-        ({"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools"),
+        ({"messages": MESSAGES, "tools": [{"type": "function"}]}, 400, "tools[0].function"),
         ({"messages": MESSAGES, "n": 2}, 400, "n"),
         ({"messages": MESSAGES, "stream_options": {"include_usage": True}}, 400, "stream_options"),
         ({"prompt_token_ids": []}, 400, "prompt_token_ids"),

@@ -83,7 +83,6 @@ async def test_one_bad_prompt_of_many_refuses_the_request_and_leaves_nothing(
         ({"prompt": None}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "logprobs": 1}, "logprobs"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
     ],

@@ -68,7 +68,7 @@ async def test_a_body_that_does_not_arrive_is_given_up(engine: FakeEngine, serve
             server,
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 50\r\n\r\n{",
         )
-    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.startswith(b"HTTP/1.1 408")
     assert b"request_timeout" in answer
 
 
@@ -77,7 +77,7 @@ async def test_a_body_without_a_content_type_is_taken_for_json(server: Any) -> N
     assert response.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/models/", "/v1/embeddings", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/models/", "/v1/images/edits", "/nothing"])
 async def test_an_unknown_route_is_404_in_openais_form(server: Any, path: str) -> None:
     response = await server.http.post(path, json={})
     assert response.status_code in (404, 405)

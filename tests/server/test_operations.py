@@ -7,7 +7,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import __version__
-from headrace.server.settings import ServerSettings
 from headrace.testing.fake_engine import FakeEngine
 
 pytestmark = pytest.mark.integration
@@ -56,6 +55,7 @@ async def test_the_model_is_listed_with_its_limits(server: Any) -> None:
         "owned_by": "headrace",
         "root": str(Path.cwd() / "fake-model-directory"),
         "max_model_len": 4096,
+        "parent": None,
     }
 
 
@@ -163,8 +163,8 @@ async def test_metrics_count_what_was_served(server: Any, engine: FakeEngine) ->
         assert found[name, ""] == 0
 
 
-async def test_two_servers_in_one_process_count_apart(engine: FakeEngine, serve: Any) -> None:
-    async with serve(engine, ServerSettings()) as one, serve(engine, ServerSettings()) as other:
+async def test_two_engines_in_one_process_count_apart(engine: FakeEngine, serve: Any) -> None:
+    async with FakeEngine() as second, serve(engine) as one, serve(second) as other:
         await one.http.post("/v1/completions", json={"prompt": "x"})
         assert (await samples(one))["vllm:prompt_tokens_total", ""] == 1
         assert (await samples(other))["vllm:prompt_tokens_total", ""] == 0

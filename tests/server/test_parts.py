@@ -60,8 +60,14 @@ def test_fields_that_are_not_set_keep_the_models_defaults() -> None:
 
 
 def test_a_stream_asks_for_deltas() -> None:
-    params = sampling_params(ChatCompletionRequest(stream=True), max_tokens=None, defaults=SamplingParams())
+    defaults = SamplingParams(max_tokens=None)
+    params = sampling_params(ChatCompletionRequest(stream=True), max_tokens=None, defaults=defaults)
     assert (params.output_kind, params.max_tokens) == (RequestOutputKind.DELTA, None)
+
+
+def test_a_request_without_a_length_gets_the_models_own() -> None:
+    defaults = SamplingParams(max_tokens=77)
+    assert sampling_params(ChatCompletionRequest(), max_tokens=None, defaults=defaults).max_tokens == 77
 
 
 def test_a_value_out_of_range_is_refused() -> None:
@@ -89,30 +95,7 @@ async def test_the_second_stop_request_is_another_event() -> None:
     assert stop.repeated.is_set()
 
 
-class CountedMetrics:
-    """Stands where `ServerMetrics` does and remembers sums."""
-
-    class Sum:
-        def __init__(self) -> None:
-            self.values: list[float] = []
-
-        def inc(self, value: float) -> None:
-            self.values.append(value)
-
-        observe = inc
-
-    def __init__(self) -> None:
-        self.prompt_tokens = self.Sum()
-        self.generation_tokens = self.Sum()
-        self.time_to_first_token = self.Sum()
-        self.request_latency = self.Sum()
-        self.finished: list[str] = []
-
-    def count_finished(self, reason: str) -> None:
-        self.finished.append(reason)
-
-
-def output(num_tokens: int, *, reason: Any = None, first_token_time: float | None = None) -> RequestOutput:
+def output(num_tokens: int, *, reason: Any = None) -> RequestOutput:
     return RequestOutput(
         "r",
         None,
@@ -120,29 +103,18 @@ def output(num_tokens: int, *, reason: Any = None, first_token_time: float | Non
         outputs=[CompletionOutput(0, "", [0] * num_tokens, finish_reason=reason)],
         finished=reason is not None,
         num_cached_tokens=4,
-        metrics=RequestMetrics(arrival_time=100.0, first_token_time=first_token_time),
+        metrics=RequestMetrics(arrival_time=100.0),
     )
 
 
 def test_a_tally_sums_prompts_once_and_deltas_each_time() -> None:
-    metrics = CountedMetrics()
-    tally = Tally(metrics, num_generations=2, arrived_at=5.0)  # type: ignore[arg-type]
-    tally.add(0, output(1), now=6.0)
-    tally.add(1, output(2), now=7.0)
-    tally.add(0, output(3, reason="stop"), now=8.0)
+    tally = Tally(num_generations=2)
+    tally.add(0, output(1))
+    tally.add(1, output(2))
+    tally.add(0, output(3, reason="stop"))
     assert not tally.is_complete
-    tally.close()
-    usage = tally.usage()
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (20, 6, 26)
-    assert usage.prompt_tokens_details.cached_tokens == 8
-    assert metrics.time_to_first_token.values == [1.0, 2.0]
-    assert metrics.request_latency.values == [3.0]
-    assert metrics.finished == ["stop", "abort"]
-
-
-def test_an_answer_that_comes_whole_tells_itself_when_its_first_token_came() -> None:
-    metrics = CountedMetrics()
-    tally = Tally(metrics, num_generations=1, arrived_at=5.0)  # type: ignore[arg-type]
-    tally.add(0, output(9, reason="length", first_token_time=100.25), now=60.0)
+    tally.add(1, output(1, reason="length"))
     assert tally.is_complete
-    assert metrics.time_to_first_token.values == [0.25]
+    usage = tally.usage()
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (20, 7, 27)
+    assert usage.prompt_tokens_details.cached_tokens == 8

@@ -17,7 +17,7 @@ RequestT = TypeVar("RequestT", bound=msgspec.Struct)
 Neutral = Sequence[object]
 """The values of a field that ask for nothing; null is always one of them."""
 
-_AT_PATH = re.compile(r"(?P<what>.*?) - at `(?P<path>[^`]*)`", re.DOTALL)
+_AT_PATH = re.compile(r"(?P<what>.*?) - at (?:`key` in )?`(?P<path>[^`]*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _MAX_VALUE_SHOWN = 60
 
@@ -37,6 +37,8 @@ class RequestDecoder(Generic[RequestT]):
     def decode(self, body: bytes) -> RequestT:
         """Raises InvalidRequestError, and UnsupportedError (which is one) for a field that is not built."""
         try:
+            if not body.isascii():
+                body.decode()  # msgspec looks at no text of a field that it skips
             request = self._decoder.decode(body)
             self._refuse_unbuilt(request)
         except msgspec.ValidationError as error:

@@ -18,14 +18,15 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEFAULT_MAX_EVENT_BYTES = 4 << 20  # a chunk has hundreds of bytes; a late client's whole answer in one has megabytes
 
 
-def encode_event(data: bytes) -> bytes:
-    """One event that carries `data`; its newlines become lines of the event.
+def encode_event(data: bytes, *, name: str | None = None) -> bytes:
+    """One event that carries `data`; its newlines become lines of the event. `name` is for APIs whose events have one.
 
     Raises ValueError for a carriage return, which the format cannot carry.
     """
     if b"\r" in data:
         raise ValueError("a server-sent event cannot carry a carriage return")
-    return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+    event = b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
+    return event if name is None else b"event: %s\n%s" % (name.encode(), event)
 
 
 class SseDecoder:

@@ -10,29 +10,14 @@ from collections.abc import Mapping
 from headrace.openai.decode import Neutral
 
 _BOTH: Mapping[str, Neutral] = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "cache_salt": (),
     "detokenize": (True,),
-    "echo": (False,),
-    "guided_choice": (),
     "guided_decoding_backend": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_whitespace_pattern": (),
     "kv_transfer_params": (),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "logits_processors": ([],),
-    "n": (1,),
-    "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "spaces_between_special_tokens": (True,),
-    "stream_interval": (1,),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
@@ -45,31 +30,38 @@ CHAT: Mapping[str, Neutral] = {
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logprobs": (False,),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
 }
-"""Of /v1/chat/completions. Without tools and functions, "auto" chooses none."""
+"""Of /v1/chat/completions. Without functions, "auto" chooses none."""
 
 COMPLETIONS: Mapping[str, Neutral] = {
     **_BOTH,
     "best_of": (1,),
-    "logprobs": (),  # 0 already asks for the chosen token's
     "prompt_embeds": (),
     "suffix": ("",),
 }
 """Of /v1/completions."""
+
+EMBEDDINGS: Mapping[str, Neutral] = {
+    "cache_salt": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "messages": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "use_activation": (),
+}
+"""Of /v1/embeddings."""
 
 TOKENIZE: Mapping[str, Neutral] = {
     "chat_template": (),
@@ -78,6 +70,56 @@ TOKENIZE: Mapping[str, Neutral] = {
     "truncate_prompt_tokens": (),
 }
 """Of /tokenize."""
+
+RESPONSES: Mapping[str, Neutral] = {
+    "access_programs": (),
+    "background": (False,),
+    "cache_salt": (),
+    "context_management": ([],),
+    "conversation": (),
+    "max_tool_calls": (),
+    "mm_processor_kwargs": ({},),
+    "moderation": (),
+    "previous_response_id": (),
+    "prompt": (),
+    "reasoning": ({},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "truncation": ("disabled",),
+    "vllm_xargs": ({},),
+}
+"""Of /v1/responses. Nothing is stored: a response cannot be got again or be continued by its id."""
+
+MESSAGES: Mapping[str, Neutral] = {
+    "container": (),
+    "context_management": (),
+    "diagnostics": (),
+    "inference_geo": (),
+    "kv_transfer_params": (),
+    "mcp_servers": ([],),
+    "service_tier": ("auto", "standard_only"),
+    "speed": ("standard",),
+    "thinking": ({"type": "disabled"},),
+}
+"""Of /v1/messages."""
+
+GENERATE: Mapping[str, Neutral] = {
+    "cache_salt": (),
+    "content_parts": ([],),
+    "ec_transfer_params": (),
+    "features": (),
+    "kv_transfer_params": (),
+    "reasoning_ended": (),
+    "reasoning_parser_kwargs": (),
+}
+"""Of /inference/v1/generate."""
+
+PROFILE: Mapping[str, Neutral] = {
+    "delay_iterations": (0,),
+    "max_iterations": (0,),
+    "profile_prefix": (),
+}
+"""Of /start_profile."""
 
 MESSAGE: tuple[str, ...] = ("audio", "function_call")
 """Of one message of a chat."""

@@ -3,7 +3,13 @@
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Protocol
 
+from prometheus_client import CollectorRegistry
+
+from headrace.engine.configs import VllmConfig
+from headrace.engine.embedding_outputs import EmbeddingRequestOutput
+from headrace.engine.lora_request import LoRARequest
 from headrace.engine.outputs import RequestOutput
+from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 from headrace.tokenization import TokenIds, TokenizationService
 
@@ -26,37 +32,16 @@ class ModelDescription(Protocol):
     def vocab_size(self) -> int: ...
 
 
-class EngineNumbers(Protocol):
-    """Of the engine's statistics, what /metrics shows. Counters count from the engine's start."""
-
-    @property
-    def num_running(self) -> int: ...
-
-    @property
-    def num_waiting(self) -> int: ...
-
-    @property
-    def kv_cache_usage(self) -> float:
-        """Share of the KV cache's blocks that requests hold, 0 to 1."""
-        ...
-
-    @property
-    def num_preemptions(self) -> int: ...
-
-    @property
-    def prefix_cache_queries(self) -> int: ...
-
-    @property
-    def prefix_cache_hits(self) -> int:
-        """Prompt tokens found in the prefix cache, of those looked up."""
-        ...
-
-
 class Engine(Protocol):
     """An engine that runs. Every error it raises is a HeadraceError."""
 
     @property
     def tokenization(self) -> TokenizationService: ...
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """What /metrics shows."""
+        ...
 
     def generate(
         self,
@@ -64,9 +49,30 @@ class Engine(Protocol):
         sampling_params: SamplingParams,
         request_id: str,
         *,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request, the last one `finished`. Closing the generator early aborts the request."""
+        ...
+
+    def encode(
+        self,
+        prompt: Sequence[int] | TokenIds,
+        pooling_params: PoolingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
+        """The prompt's vector, in one output. Closing the generator early aborts the request."""
+        ...
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter. Raises InvalidRequestError, saying why, when it cannot be used."""
+        ...
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; requests that run finish with it first. False when it was not loaded."""
         ...
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
@@ -74,13 +80,33 @@ class Engine(Protocol):
         ...
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine's core is dead or hung."""
+        """Raises EngineDeadError when the engine's core is dead or hung, EngineStalledError when it may be."""
         ...
 
     async def get_model_config(self) -> ModelDescription: ...
 
+    async def get_vllm_config(self) -> VllmConfig: ...
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give memory back until `wake_up`. Raises InvalidRequestError for a level that there is not."""
+        ...
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Undo `sleep`, for these tags or altogether. Raises InvalidRequestError for an unknown tag."""
+        ...
+
+    async def is_sleeping(self) -> bool: ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; False, and nothing forgotten, while requests hold blocks."""
+        ...
+
+    async def start_profile(self) -> None:
+        """Raises SettingsError where the engine has nowhere to write a profile."""
+        ...
+
+    async def stop_profile(self) -> None: ...
+
     def default_sampling_params(self) -> SamplingParams:
         """The model's own defaults, which a request's fields replace one by one."""
         ...
-
-    def statistics(self) -> EngineNumbers: ...

@@ -6,7 +6,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from headrace.engine.outputs import CompletionOutput
+from headrace.engine.outputs import CompletionOutput, RequestOutput
+from headrace.errors import HeadraceError
 from headrace.openai.schema.generation import GenerationRequest
 from headrace.openai.schema.usage import Usage
 from headrace.server.serving import Serving
@@ -27,18 +28,42 @@ class AnswerHead:
     model: str
 
 
-class Chunks(Protocol):
-    """Writes the events of one stream. Each method returns whole events, ready to be sent."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One completion, or what is new of it, at its place in the answer: prompt after prompt, `n` of each."""
 
-    def opening(self, index: int) -> bytes:
-        """What comes before the first text of the choice at `index`; may be nothing."""
+    index: int
+    prompt_index: int
+    completion: CompletionOutput
+    output: RequestOutput
+    """What the engine gave it in."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is any to tell of, or log probabilities of tokens that have none yet."""
+        return bool(self.completion.text or self.completion.logprobs)
+
+
+class Chunks(Protocol):
+    """Writes the events of one stream. Each method returns whole events, ready to be sent, or nothing."""
+
+    async def opening(self, choice: Choice) -> bytes:
+        """What comes before the first text of a choice."""
         ...
 
-    def text(self, index: int, text: str) -> bytes: ...
+    def text(self, choice: Choice) -> bytes:
+        """What is new of a choice; called for each output of it, one without text as well."""
+        ...
 
-    def finish(self, index: int, output: CompletionOutput) -> bytes: ...
+    def finish(self, choice: Choice) -> bytes: ...
 
-    def usage(self, usage: Usage) -> bytes: ...
+    def closing(self, usage: Usage) -> bytes:
+        """What ends a stream that is complete."""
+        ...
+
+    def failure(self, error: HeadraceError) -> bytes:
+        """What ends one that is not."""
+        ...
 
 
 class GenerationApi(Protocol[RequestT]):
@@ -58,15 +83,26 @@ class GenerationApi(Protocol[RequestT]):
         """None is the rest of the model's context."""
         ...
 
+    def logprobs(self, request: RequestT) -> int | None:
+        """How many likeliest tokens to tell of at each place; None for no log probabilities. Raises for what does not
+        go together."""
+        ...
+
+    def prompt_logprobs(self, request: RequestT) -> int | None:
+        """The same for the prompt's tokens."""
+        ...
+
     async def tokenize(self, request: RequestT, serving: Serving) -> Sequence[Prompt]:
         """The token ids of each prompt. Never on the event loop."""
         ...
 
-    def answer(self, head: AnswerHead, outputs: Sequence[CompletionOutput], usage: Usage) -> bytes:
-        """The JSON of the whole answer; `outputs` are the finished choices in order."""
+    async def answer(
+        self, head: AnswerHead, request: RequestT, choices: Sequence[Choice], usage: Usage, serving: Serving
+    ) -> bytes:
+        """The JSON of the whole answer; `choices` are the finished ones in order."""
         ...
 
-    def chunks(self, head: AnswerHead) -> Chunks: ...
+    def chunks(self, head: AnswerHead, request: RequestT, serving: Serving) -> Chunks: ...
 
 
 def stop_reason(output: CompletionOutput) -> str | int | UnsetType:

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import math
 import socket
+import ssl
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -12,7 +13,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from headrace.server.protocol import BoundedHttpProtocol
+from headrace.server.protocol import BoundedHttpProtocol, ConnectionBounds
 from headrace.server.settings import ServerSettings
 
 _TICK_S = 1.0
@@ -20,14 +21,20 @@ _TICK_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an application until told to stop; `is_listening` is set once connections are taken."""
+    """Serves an application until told to stop; `is_listening` is set once connections are taken.
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    With `tls` it speaks nothing but TLS.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, *, tls: ssl.SSLContext | None = None) -> None:
         self.is_listening = asyncio.Event()
         self._is_stopping = asyncio.Event()
         self._connection_ended = asyncio.Event()
         protocol = partial(
-            BoundedHttpProtocol, on_lost=self._connection_ended.set, is_stopping=self._is_stopping.is_set
+            BoundedHttpProtocol,
+            bounds=_bounds(settings),
+            on_lost=self._connection_ended.set,
+            is_stopping=self._is_stopping.is_set,
         )
         super().__init__(
             uvicorn.Config(
@@ -42,6 +49,8 @@ class HttpServer(uvicorn.Server):
                 timeout_keep_alive=math.ceil(settings.keep_alive_s),
             )
         )
+        self.config.load()
+        self.config.ssl = tls
 
     def stop_accepting(self) -> None:
         """Close the listener and idle connections; `serve` returns when the last running request has ended."""
@@ -54,6 +63,11 @@ class HttpServer(uvicorn.Server):
             task.cancel()
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+    async def until_no_connection(self) -> None:
+        while self.server_state.connections:
+            self._connection_ended.clear()
+            await self._connection_ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -78,8 +92,16 @@ class HttpServer(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        while self.server_state.connections:
-            self._connection_ended.clear()
-            await self._connection_ended.wait()
+        await self.until_no_connection()
         while tasks := set(self.server_state.tasks):
             await asyncio.wait(tasks)
+
+
+def _bounds(settings: ServerSettings) -> ConnectionBounds:
+    return ConnectionBounds(
+        max_connections=settings.max_connections,
+        max_head_bytes=settings.max_head_bytes,
+        head_timeout_s=settings.head_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
+    )

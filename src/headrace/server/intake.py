@@ -5,7 +5,7 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from headrace.errors import InvalidRequestError, PayloadTooLargeError
+from headrace.errors import InvalidRequestError, PayloadTooLargeError, RequestTimeoutError
 from headrace.server.settings import ServerSettings
 
 
@@ -14,7 +14,8 @@ class ClientGoneError(Exception):
 
 
 async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) -> bytes:
-    """The whole body. Raises PayloadTooLargeError before it is in memory, and ClientGoneError when it breaks off."""
+    """The whole body. Raises PayloadTooLargeError before it is in memory, RequestTimeoutError when it is late, and
+    ClientGoneError when it breaks off."""
     headers = Headers(scope=scope)
     _check_content_type(headers.get("content-type"))
     _check_size(int(headers.get("content-length", 0)), settings.max_body_bytes)
@@ -22,9 +23,7 @@ async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) ->
         async with asyncio.timeout(settings.body_timeout_s):
             return await _collect(receive, settings.max_body_bytes)
     except TimeoutError as error:
-        raise InvalidRequestError(
-            f"the request body did not arrive within {settings.body_timeout_s:g} s", code="request_timeout"
-        ) from error
+        raise RequestTimeoutError(f"the request body did not arrive within {settings.body_timeout_s:g} s") from error
 
 
 async def _collect(receive: Receive, max_body_bytes: int) -> bytes:

@@ -3,18 +3,22 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from headrace.aio.tasks import TaskOwner
 from headrace.engine.outputs import RequestOutput
 
+OutputT = TypeVar("OutputT")
+
 Batch: TypeAlias = list[tuple[int, RequestOutput]]
 """Outputs with the index of the prompt each belongs to; those of one prompt stand in order."""
 
-_Queue: TypeAlias = "asyncio.Queue[tuple[int, RequestOutput] | Exception | None]"
+_Queue: TypeAlias = asyncio.Queue[tuple[int, OutputT] | Exception | None]
 
 
-async def ready_outputs(streams: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[Batch, None]:
+async def ready_outputs(
+    streams: Sequence[AsyncGenerator[OutputT, None]],
+) -> AsyncGenerator[list[tuple[int, OutputT]], None]:
     """Batches until every stream has ended; the first error of a stream ends them all and is raised.
 
     Holds at most one output for each stream, so a slow consumer slows the streams. Closing it closes them and waits.
@@ -25,7 +29,7 @@ async def ready_outputs(streams: Sequence[AsyncGenerator[RequestOutput, None]]) 
                 yield [(0, output)]
         return
     async with TaskOwner("prompts of one request") as owner:
-        queue: _Queue = asyncio.Queue()  # bounded by the rooms
+        queue: _Queue[OutputT] = asyncio.Queue()  # bounded by the rooms
         rooms = [asyncio.Semaphore(1) for _ in streams]
         for index, stream in enumerate(streams):
             owner.spawn(_pump(index, stream, queue, rooms[index]), name=f"prompt {index}")
@@ -42,7 +46,7 @@ async def ready_outputs(streams: Sequence[AsyncGenerator[RequestOutput, None]]) 
 
 
 async def _pump(
-    index: int, stream: AsyncGenerator[RequestOutput, None], queue: _Queue, room: asyncio.Semaphore
+    index: int, stream: AsyncGenerator[OutputT, None], queue: _Queue[OutputT], room: asyncio.Semaphore
 ) -> None:
     """Puts the stream's outputs into the queue, the next one when the one before has been consumed."""
     try:
@@ -56,7 +60,7 @@ async def _pump(
         queue.put_nowait(error)
 
 
-def _output(item: tuple[int, RequestOutput] | Exception) -> tuple[int, RequestOutput]:
+def _output(item: tuple[int, OutputT] | Exception) -> tuple[int, OutputT]:
     if isinstance(item, Exception):
         raise item
     return item

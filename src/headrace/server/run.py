@@ -4,23 +4,26 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.bridge import make_async
+from headrace.aio.stall import LoopStallMonitor
 from headrace.aio.stop import StopRequest, stopped_by_signals
 from headrace.aio.tasks import TaskOwner
 from headrace.engine import AsyncEngineArgs, AsyncLLMEngine, FrontEndSettings
-from headrace.errors import EngineDeadError
+from headrace.errors import EngineDeadError, EngineStalledError
 from headrace.ready_file import write_ready_file
 from headrace.server.app import build_app, open_serving
 from headrace.server.cut import leave_when
 from headrace.server.engine_seam import Engine
 from headrace.server.http_server import HttpServer
-from headrace.server.listener import bound_listener, url_of
+from headrace.server.listener import open_listener, url_of
 from headrace.server.serving import LiveRequests
 from headrace.server.settings import ServerSettings
+from headrace.server.tls import renewed_by_hangup, tls_context
 from headrace.tokenization import TokenizationService, TokenizationSettings
 
 _LOG = logging.getLogger(__name__)
@@ -43,14 +46,18 @@ async def run_server(
     """
     stop = StopRequest()
     registry = CollectorRegistry()
-    with stopped_by_signals(stop), bound_listener(settings.host, settings.port) as listener:
+    tls = tls_context(settings)
+    with stopped_by_signals(stop), renewed_by_hangup(tls, settings), open_listener(settings) as listener:
         async with TokenizationService(tokenization, registry=registry) as service:
-            engine = AsyncLLMEngine.from_engine_args(engine_args, settings=front_end, tokenization=service)
+            engine = AsyncLLMEngine.from_engine_args(
+                engine_args, settings=front_end, tokenization=service, registry=registry
+            )
             try:
                 async with leave_when(stop.requested.wait, name="stop while starting") as interrupted:
                     await engine.start_background_loop()
                 if not interrupted.happened:
-                    await serve_engine(engine, settings, listener=listener, stop=stop, registry=registry)
+                    async with LoopStallMonitor(registry=registry, sections=service.sections):
+                        await serve_engine(engine, settings, listener=listener, stop=stop, tls=tls)
             finally:
                 await engine.shutdown_background_loop()
 
@@ -61,21 +68,21 @@ async def serve_engine(
     *,
     listener: socket.socket,
     stop: StopRequest,
-    registry: CollectorRegistry | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve a running engine on `listener` until `stop` is requested or the engine dies, then drain.
 
     Raises EngineDeadError in the second case.
     """
-    serving = await open_serving(engine, settings, registry=registry or CollectorRegistry())
-    server = HttpServer(build_app(serving), settings)
+    serving = await open_serving(engine, settings)
+    server = HttpServer(build_app(serving), settings, tls=tls)
     async with TaskOwner("engine server") as owner:
         http = owner.spawn(server.serve(sockets=[listener]), name="http")
         listening = owner.spawn(server.is_listening.wait(), name="listening")
         await asyncio.wait({http, listening}, return_when=asyncio.FIRST_COMPLETED)
         if http.done():
             http.result()
-        await _announce(listener, settings)
+        await _announce(url_of(listener, is_tls=tls is not None), settings)
 
         stopped = owner.spawn(stop.requested.wait(), name="stop")
         death = owner.spawn(_death_of(engine, interval_s=settings.health_interval_s), name="engine watch")
@@ -94,8 +101,7 @@ async def serve_engine(
     _LOG.info("stopped")
 
 
-async def _announce(listener: socket.socket, settings: ServerSettings) -> None:
-    url = url_of(listener)
+async def _announce(url: str, settings: ServerSettings) -> None:
     if settings.ready_file is not None:
         await make_async(write_ready_file)(settings.ready_file, url=url)
     _LOG.info("ready at %s", url)
@@ -108,6 +114,8 @@ async def _death_of(engine: Engine, *, interval_s: float) -> EngineDeadError:
             await engine.check_health()
         except EngineDeadError as error:
             return error
+        except EngineStalledError as error:
+            _LOG.warning("%s", error)
         await asyncio.sleep(interval_s)
 
 

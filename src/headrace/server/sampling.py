@@ -5,6 +5,7 @@ import msgspec
 from headrace.engine.outputs import RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
 from headrace.openai.schema.generation import GenerationRequest
+from headrace.server.structured import structured_outputs
 
 _FIELDS = (
     "temperature",
@@ -21,12 +22,34 @@ _FIELDS = (
     "min_tokens",
     "skip_special_tokens",
     "include_stop_str_in_output",
+    "spaces_between_special_tokens",
+    "n",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "logprob_token_ids",
+    "stream_interval",
 )
 """They carry the same names on the wire and in the engine."""
 
 
-def sampling_params(request: GenerationRequest, *, max_tokens: int | None, defaults: SamplingParams) -> SamplingParams:
+def sampling_params(
+    request: GenerationRequest,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+    defaults: SamplingParams,
+) -> SamplingParams:
     """`defaults` with the fields that the request sets. Raises InvalidRequestError for a value out of its range."""
     given = {name: value for name in _FIELDS if (value := getattr(request, name)) is not None}
     output_kind = RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
-    return msgspec.structs.replace(defaults, **given, max_tokens=max_tokens, output_kind=output_kind)
+    given["max_tokens"] = max_tokens if max_tokens is not None else defaults.max_tokens
+    return msgspec.structs.replace(
+        defaults,
+        **given,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        structured_outputs=structured_outputs(request),
+        output_kind=output_kind,
+    )

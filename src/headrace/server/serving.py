@@ -1,13 +1,15 @@
 """What every route works with: the engine, its model, the settings, and who is being served."""
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from headrace.errors import ModelNotFoundError, OverloadedError
+from headrace.engine.lora_request import LoRARequest
+from headrace.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
+from headrace.server.adapters import AdapterModels
 from headrace.server.engine_seam import Engine, ModelDescription
-from headrace.server.metrics import ServerMetrics
 from headrace.server.settings import ServerSettings
+from headrace.server.tool_calls import ToolSupport
 
 _RETRY_AFTER_S = 1.0
 
@@ -44,16 +46,22 @@ class LiveRequests:
             self._num_requests -= 1
 
     @contextlib.contextmanager
-    def generating(self, engine_ids: list[str]) -> Iterator[None]:
-        """Remember, while the block runs, which of the engine's requests must be aborted to end everything."""
+    def generating(self, engine_ids: Sequence[str]) -> Iterator[None]:
+        """Remember, while the block runs, which of the engine's requests must be aborted to end everything.
+
+        Raises InvalidRequestError for an id that is in use, which only clients' own can be.
+        """
+        if in_use := self._engine_ids.intersection(engine_ids):
+            raise InvalidRequestError(f"the request id {min(in_use)!r} is in use; choose another", param="request_id")
         self._engine_ids.update(engine_ids)
         try:
             yield
         finally:
             self._engine_ids.difference_update(engine_ids)
 
-    def engine_ids(self) -> list[str]:
-        return list(self._engine_ids)
+    def engine_ids(self, *, of: str | None = None) -> list[str]:
+        """All of them, or those of the HTTP request `of`, as its answer calls it."""
+        return [one for one in self._engine_ids if of is None or of in (one, one.rpartition("-")[0])]
 
     def statistics(self) -> LiveStatistics:
         return LiveStatistics(
@@ -71,15 +79,22 @@ class Serving:
     engine: Engine
     model: ModelDescription
     settings: ServerSettings
-    metrics: ServerMetrics
     live: LiveRequests
+    adapters: AdapterModels
     started_at: int
     """Seconds since the epoch; what clients see as the model's creation."""
+    tools: ToolSupport = field(default_factory=ToolSupport)
 
     def check_model(self, asked: str | None) -> None:
-        """Raises ModelNotFoundError unless `asked` is the served model; no name means it."""
-        if asked is not None and asked != self.model.served_model_name:
+        """Raises ModelNotFoundError unless `asked` is the served model or one of its adapters; no name means it."""
+        if asked is not None and asked != self.model.served_model_name and self.adapters.get(asked) is None:
             raise ModelNotFoundError(
                 f"the model {asked!r} does not exist here; this server has {self.model.served_model_name!r}",
                 param="model",
             )
+
+    def adapter_of(self, asked: str | None) -> LoRARequest | None:
+        """The adapter of that name; None for the model itself. Raises as `check_model` does: an adapter may have been
+        unloaded since that looked."""
+        self.check_model(asked)
+        return self.adapters.get(asked)

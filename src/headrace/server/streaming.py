@@ -1,18 +1,15 @@
 """The two ways an answer goes out: as server-sent events while it grows, or whole at its end.
 
 Before the first byte an error is raised to whoever answers with its status; after it, it is an event of its own, and
-the stream then ends without `[DONE]`, so that no client takes it for complete.
+the stream then ends without what closes a complete one, so that no client takes it for that.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 
-from headrace.engine.outputs import CompletionOutput, RequestOutput
+from headrace.engine.outputs import RequestOutput
 from headrace.errors import EngineGenerateError, HeadraceError, OverloadedError
-from headrace.openai.errors import error_body
-from headrace.openai.sse import DONE, encode_event
-from headrace.server.answers import unexpected_error_body
-from headrace.server.generation_api import Chunks
+from headrace.server.answers import unexpected_error
+from headrace.server.generation_api import Choice, Chunks
 from headrace.server.intake import ClientGoneError
 from headrace.server.ready_outputs import Batch
 from headrace.server.tally import Tally
@@ -28,11 +25,12 @@ _HEADERS = {
 class EventStream:
     """One answer, sent as events. Outputs that are ready together leave in one write."""
 
-    def __init__(self, writer: Writer, chunks: Chunks, tally: Tally, *, include_usage: bool) -> None:
+    def __init__(self, writer: Writer, chunks: Chunks, tally: Tally, *, num_each: int) -> None:
+        """`num_each` is the number of choices of each prompt."""
         self._writer = writer
+        self._num_each = num_each
         self._chunks = chunks
         self._tally = tally
-        self._include_usage = include_usage
         self._opened: set[int] = set()
 
     async def send(self, batches: AsyncIterator[Batch]) -> None:
@@ -44,16 +42,16 @@ class EventStream:
         except HeadraceError as error:
             if not self._writer.has_started:
                 raise
-            await self._writer.end(encode_event(error_body(error)))
+            await self._writer.end(self._chunks.failure(error))
         except Exception:
             if self._writer.has_started:
-                await self._writer.end(encode_event(unexpected_error_body()))
+                await self._writer.end(self._chunks.failure(unexpected_error()))
             raise
 
     async def _send_all(self, batches: AsyncIterator[Batch]) -> None:
         last_events: list[bytes] = []
         async for batch in batches:
-            events = [self._events(index, output) for index, output in batch]
+            events = [await self._events(index, output) for index, output in batch]
             if not self._writer.has_started:
                 await self._writer.start(_HEADERS)
             if self._tally.is_complete:
@@ -61,38 +59,38 @@ class EventStream:
             else:
                 await self._writer.write(b"".join(events))
         _check_complete(self._tally)
-        usage = self._chunks.usage(self._tally.usage()) if self._include_usage else b""
-        await self._writer.end(b"".join([*last_events, usage, DONE]))
+        await self._writer.end(b"".join([*last_events, self._chunks.closing(self._tally.usage())]))
 
-    def _events(self, index: int, output: RequestOutput) -> bytes:
-        completion = _count(index, output, self._tally)
+    async def _events(self, index: int, output: RequestOutput) -> bytes:
         events = b""
-        if index not in self._opened:
-            self._opened.add(index)
-            events += self._chunks.opening(index)
-        if completion.text:
-            events += self._chunks.text(index, completion.text)
-        if output.finished:
-            events += self._chunks.finish(index, completion)
+        for choice in _count(index, output, self._tally, num_each=self._num_each):
+            if choice.index not in self._opened:
+                self._opened.add(choice.index)
+                events += await self._chunks.opening(choice)
+            events += self._chunks.text(choice)
+            if choice.completion.is_finished:
+                events += self._chunks.finish(choice)
         return events
 
 
-async def finished_outputs(batches: AsyncIterator[Batch], tally: Tally) -> list[CompletionOutput]:
-    """The finished choice of every prompt, in the prompts' order."""
-    finished: dict[int, CompletionOutput] = {}
+async def finished_choices(batches: AsyncIterator[Batch], tally: Tally, *, num_each: int) -> list[Choice]:
+    """The finished choices of every prompt, in the prompts' order."""
+    finished: dict[int, Choice] = {}
     async for batch in batches:
         for index, output in batch:
-            finished[index] = _count(index, output, tally)
+            for choice in _count(index, output, tally, num_each=num_each):
+                finished[choice.index] = choice
     _check_complete(tally)
     return [finished[index] for index in sorted(finished)]
 
 
-def _count(index: int, output: RequestOutput, tally: Tally) -> CompletionOutput:
-    tally.add(index, output, now=asyncio.get_running_loop().time())
-    completion = output.outputs[0]
-    if completion.finish_reason == "abort":  # not by this client, which would not be listening
+def _count(prompt_index: int, output: RequestOutput, tally: Tally, *, num_each: int) -> list[Choice]:
+    tally.add(prompt_index, output)
+    if any(completion.finish_reason == "abort" for completion in output.outputs):
+        # Not by this client, which would not be listening.
         raise OverloadedError("the request was aborted before its answer was complete; try again", code="aborted")
-    return completion
+    first = prompt_index * num_each
+    return [Choice(first + completion.index, prompt_index, completion, output) for completion in output.outputs]
 
 
 def _check_complete(tally: Tally) -> None:

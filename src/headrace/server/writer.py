@@ -7,6 +7,9 @@ from starlette.types import Message, Send
 
 from headrace.server.intake import ClientGoneError
 
+_MAX_PIECE_BYTES = 256 << 10
+"""A longer one would be buffered whole for a client that may never read it."""
+
 
 class Writer:
     """One answer's way out. A write returns when the client has taken enough of what came before.
@@ -32,9 +35,13 @@ class Writer:
         await self._bounded({"type": "http.response.body", "body": body, "more_body": False})
 
     async def send_json(self, body: bytes) -> None:
-        """A whole answer at once."""
+        """A whole answer. A long one leaves piece by piece, each when the client has taken enough of those before."""
         await self.start({"content-type": "application/json", "content-length": str(len(body))})
-        await self.end(body)
+        rest = memoryview(body)
+        while len(rest) > _MAX_PIECE_BYTES:
+            await self.write(bytes(rest[:_MAX_PIECE_BYTES]))
+            rest = rest[_MAX_PIECE_BYTES:]
+        await self.end(bytes(rest))
 
     async def _bounded(self, message: Message) -> None:
         try:

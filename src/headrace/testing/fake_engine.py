@@ -199,7 +199,7 @@ class FakeEngine:
             vector = (token_ids + [0] * FAKE_DIMENSIONS)[: pooling_params.dimensions or FAKE_DIMENSIONS]
             if lora_request is not None:
                 vector[-1] += lora_request.lora_int_id
-            size = sum(value * value for value in vector) ** 0.5 if pooling_params.normalize else 1.0
+            size = (sum(value * value for value in vector) ** 0.5 if pooling_params.normalize else 1.0) or 1.0
             is_aborted = request.is_aborted
             self._end(request, reason="abort" if is_aborted else "stop")
             yield EmbeddingRequestOutput(

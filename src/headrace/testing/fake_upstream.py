@@ -1,6 +1,6 @@
 """A fake OpenAI engine on a real socket, for tests of what stands in front of engines.
 
-It answers /health and /v1/models; every other request goes to `behaviour`, which a test replaces at will: ready-made
+It answers /health, /v1/models and /kv_event_sources; every other request goes to `behaviour`, which a test replaces at will: ready-made
 ones stand below, others are any coroutine function of one `Exchange`. What came in, and whether the peer closed, is
 recorded. Nothing here sleeps: what is slow waits for an event of the test's.
 """
@@ -199,6 +199,8 @@ class FakeUpstream:
     root: str = "/nowhere"
     behaviour: Behaviour = field(default_factory=lambda: completes("Hello."))
     health_status: int = 200
+    kv_event_sources: dict[str, dict[str, object]] = field(default_factory=dict)
+    """By data-parallel rank, as vLLM answers."""
     received: list[Received] = field(default_factory=list)
     """Requests other than probes."""
     port: int = 0
@@ -263,6 +265,8 @@ class FakeUpstream:
             await exchange.respond(b"{}", status=self.health_status)
         elif path == "/v1/models":
             await exchange.respond(self._models())
+        elif path == "/kv_event_sources":
+            await exchange.respond(json.dumps(self.kv_event_sources).encode())
         else:
             self.received.append(exchange.request)
             self.num_running += 1

@@ -6,7 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headrace.openai.schema.generation import GenerationRequest
-from headrace.openai.schema.numbers import TokenCount, TokenId
+from headrace.openai.schema.logprobs import ChatLogprobs, PromptLogprobs
+from headrace.openai.schema.numbers import Int64, TokenCount, TokenId
+from headrace.openai.schema.tools import ToolCall, ToolCallDelta
 from headrace.openai.schema.usage import Usage
 
 
@@ -19,23 +21,30 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     messages: list[dict[str, object]] | None = None
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = False
+    top_logprobs: Int64 | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
     prompt_token_ids: list[TokenId] | None = None
+    tools: list[dict[str, object]] | None = None
+    """As they came, for templates read them; `openai.tools.request` checks their shape."""
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class AssistantMessage(msgspec.Struct, kw_only=True):
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
     message: AssistantMessage
     finish_reason: str | None
     index: int = 0
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     stop_reason: str | int | UnsetType = UNSET
 
 
@@ -45,18 +54,20 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     object: Literal["chat.completion"] = "chat.completion"
 
 
 class Delta(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
     delta: Delta
     index: int = 0
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType = UNSET
 

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from headrace.openai.schema.numbers import Int64
+from headrace.openai.schema.numbers import Int64, TokenId
+from headrace.openai.schema.structured import ResponseFormat, StructuredOutputs
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -30,4 +31,19 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     min_tokens: Int64 | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    n: Int64 | None = None
+    logit_bias: dict[TokenId, float] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: Int64 | None = None
+    logprob_token_ids: list[TokenId] | None = None
+    stream_interval: Int64 | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, object] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     priority: Int64 | None = None

@@ -11,6 +11,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str
     """Where the model was loaded from: an absolute path; a gateway on the same machine finds the tokenizer there."""
     max_model_len: int
+    parent: str | None = None
+    """Of a LoRA adapter: the model that it adapts."""
     object: Literal["model"] = "model"
     owned_by: str = "headrace"
 
