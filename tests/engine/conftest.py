@@ -8,7 +8,7 @@ import pytest
 from tests.engine.reference_models import ReferenceModel, make_reference_model
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.testing.core_driver import CoreDriver
 from headrace.testing.tiny_model import write_tiny_model
 

@@ -127,6 +127,15 @@ async def test_a_prompt_of_two_megabytes_that_does_not_fit_is_told_how_long_it_i
     assert "2000000" in error["message"]
 
 
+async def test_a_long_answer_that_leaves_in_pieces_is_whole(server: Any) -> None:
+    text = "héllo wörld " * 5000
+    tokens = (await server.http.post("/tokenize", json={"prompt": text})).json()
+    assert tokens["count"] == len(tokens["tokens"]) == len(text.encode())
+    assert tokens["token_strs"] is None
+    back = await server.http.post("/detokenize", json={"tokens": tokens["tokens"]})
+    assert back.json() == {"prompt": text}
+
+
 async def test_bodies_together_are_bounded_and_their_room_comes_back(engine: FakeEngine, serve: Any) -> None:
     body = msgspec.json.encode({"prompt": "x" * 500, "max_tokens": 1})
     async with serve(engine, ServerSettings(max_total_body_bytes=len(body) + 100)) as server:

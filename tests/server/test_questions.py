@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.kv_events_config import KVEventsConfig
+from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.server.settings import ServerSettings
 from headrace.testing.fake_engine import FakeEngine
 from headrace.tokenization import load_tokenizer

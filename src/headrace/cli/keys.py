@@ -15,11 +15,13 @@ from headrace.gateway.admission.key_file import (
     describe,
     hash_text,
     locked,
+    new_key,
     read_entries,
     read_keys,
     write_entries,
 )
-from headrace.gateway.admission.keys import digest_of, fingerprint_of, new_key
+from headrace.gateway.admission.keys import digest_of, fingerprint_of
+from headrace.gateway.admission.prices import parse_money
 from headrace.gateway.admission.priority import PRIORITIES
 from headrace.units import parse_duration
 
@@ -131,6 +133,10 @@ def _budget(text: str) -> tuple[str, str]:
     period, separator, amount = text.partition("=")
     if not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not PERIOD=AMOUNT")
+    try:
+        parse_money(amount)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return period, amount
 
 

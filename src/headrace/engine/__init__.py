@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from headrace.engine.config import AsyncEngineArgs, CacheConfig, EngineArgs, LoRAConfig, SchedulerConfig
     from headrace.engine.configs import DecodingConfig, VllmConfig
     from headrace.engine.embedding_outputs import EmbeddingOutput, EmbeddingRequestOutput
-    from headrace.engine.engine_metrics import PrometheusStatLogger
+    from headrace.engine.front.metrics import PrometheusStatLogger
+    from headrace.engine.front.request_stream import RequestStream
+    from headrace.engine.front.stat_loggers import LoggingStatLogger, StatLogger
+    from headrace.engine.front.step_stats import FinishedRequest, StepStats
     from headrace.engine.lora_request import LoRARequest
     from headrace.engine.model_config import ModelConfig
     from headrace.engine.outputs import (
@@ -29,12 +32,9 @@ if TYPE_CHECKING:
     from headrace.engine.pooling_params import PoolingParams
     from headrace.engine.request_manager import RequestManager, RequestManagerSettings
     from headrace.engine.request_status import RequestStatus
-    from headrace.engine.request_stream import RequestStream
     from headrace.engine.sampling_params import SamplingParams
     from headrace.engine.settings import FrontEndSettings
-    from headrace.engine.stat_loggers import LoggingStatLogger, StatLogger
     from headrace.engine.statistics import EngineStatistics
-    from headrace.engine.step_stats import FinishedRequest, StepStats
     from headrace.engine.streaming_request import StreamingRequest
     from headrace.engine.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
     from headrace.engine.text_stream import stream_generate
@@ -91,28 +91,28 @@ __getattr__ = loader_of(
         "EmbeddingRequestOutput": "headrace.engine.embedding_outputs",
         "EngineArgs": "headrace.engine.config",
         "EngineStatistics": "headrace.engine.statistics",
-        "FinishedRequest": "headrace.engine.step_stats",
+        "FinishedRequest": "headrace.engine.front.step_stats",
         "FrontEndSettings": "headrace.engine.settings",
         "GuidedDecodingParams": "headrace.engine.structured_outputs",
         "LoRAConfig": "headrace.engine.config",
         "LoRARequest": "headrace.engine.lora_request",
-        "LoggingStatLogger": "headrace.engine.stat_loggers",
+        "LoggingStatLogger": "headrace.engine.front.stat_loggers",
         "Logprob": "headrace.engine.outputs",
         "ModelConfig": "headrace.engine.model_config",
         "ParallelConfig": "headrace.engine.parallel_config",
         "PoolingParams": "headrace.engine.pooling_params",
-        "PrometheusStatLogger": "headrace.engine.engine_metrics",
+        "PrometheusStatLogger": "headrace.engine.front.metrics",
         "RequestManager": "headrace.engine.request_manager",
         "RequestManagerSettings": "headrace.engine.request_manager",
         "RequestMetrics": "headrace.engine.outputs",
         "RequestOutput": "headrace.engine.outputs",
         "RequestOutputKind": "headrace.engine.outputs",
         "RequestStatus": "headrace.engine.request_status",
-        "RequestStream": "headrace.engine.request_stream",
+        "RequestStream": "headrace.engine.front.request_stream",
         "SamplingParams": "headrace.engine.sampling_params",
         "SchedulerConfig": "headrace.engine.config",
-        "StatLogger": "headrace.engine.stat_loggers",
-        "StepStats": "headrace.engine.step_stats",
+        "StatLogger": "headrace.engine.front.stat_loggers",
+        "StepStats": "headrace.engine.front.step_stats",
         "StreamingRequest": "headrace.engine.streaming_request",
         "StructuredOutputsParams": "headrace.engine.structured_outputs",
         "TextPrompt": "headrace.engine.outputs",

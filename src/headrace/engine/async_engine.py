@@ -10,23 +10,23 @@ from typing import NoReturn, Self, overload
 
 from prometheus_client import CollectorRegistry
 
+from headrace.engine.client.host import CoreHost
 from headrace.engine.config import AsyncEngineArgs, EngineConfig, LoRAConfig, SchedulerConfig
 from headrace.engine.configs import DecodingConfig, VllmConfig, vllm_config
 from headrace.engine.embedding_outputs import EmbeddingRequestOutput
-from headrace.engine.engine_assembly import EngineParts, assemble, parts_for
-from headrace.engine.host import CoreHost
-from headrace.engine.input_processor import InputProcessor, Prompt
+from headrace.engine.front.assembly import EngineParts, assemble, parts_for
+from headrace.engine.front.input_processor import InputProcessor, Prompt
+from headrace.engine.front.request_call import RequestCall
+from headrace.engine.front.request_intake import OpenState
+from headrace.engine.front.request_stream import RequestStream
+from headrace.engine.front.stat_loggers import StatLogger
 from headrace.engine.lora_request import LoRARequest
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.outputs import RequestOutput
 from headrace.engine.parallel_config import ParallelConfig
 from headrace.engine.pooling_params import PoolingParams
-from headrace.engine.request_call import RequestCall
-from headrace.engine.request_intake import OpenState
-from headrace.engine.request_stream import RequestStream
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.settings import FrontEndSettings
-from headrace.engine.stat_loggers import StatLogger
 from headrace.engine.statistics import EngineStatistics
 from headrace.errors import EngineDeadError, UnsupportedError
 from headrace.tokenization import TokenizationService, Tokenizer

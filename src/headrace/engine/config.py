@@ -7,7 +7,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from headrace.engine.kv_events_config import KVEventsConfig, KVEventsPublisher, parse_kv_events_config
+from headrace.engine.kv_events.config import KVEventsConfig, KVEventsPublisher, parse_kv_events_config
 from headrace.engine.model_config import DataType, ModelConfig, load_model_config
 from headrace.engine.parallel_config import ExecutorBackend, ExecutorKind, ParallelConfig, check_layer_shares
 from headrace.errors import SettingsError
@@ -135,8 +135,8 @@ class EngineArgs:
     """On CUDA the share of the device's memory for weights, KV cache and working space together, instead of
     kv_cache_memory_bytes; 0 to 1."""
     enforce_eager: bool = False
-    """Do not record CUDA graphs. Without, decode steps are replayed from them on CUDA, but for engines with LoRA or with
-    tensor parallelism, which never do."""
+    """Do not record CUDA graphs. Without, decode steps are replayed from them on CUDA, but for engines with LoRA or
+    with tensor parallelism, which never do."""
     max_num_queued_reqs: int | None = None
     """Most requests that may wait in the core beyond those that find a seat at once; others are refused as overload."""
     max_num_queued_tokens: int | None = None
@@ -169,9 +169,9 @@ class EngineArgs:
     load_format: LoadFormat = "safetensors"
     """dummy: random weights of the right shapes, to measure speed without a checkpoint's files."""
     quantization: Quantization | None = None
-    """int8: weights and, as they come, activations in 8 bits; half the memory of bfloat16 and about twice its speed on a
-    CPU. int8-weight-only: activations stay at 16 bits; as small, and as fast for few requests at once. Either needs our
-    CPU kernels to be fast. docs/cpu_kernels.md states the accuracy."""
+    """int8: weights and, as they come, activations in 8 bits; half the memory of bfloat16 and about twice its speed on
+    a CPU. int8-weight-only: activations stay at 16 bits; as small, and as fast for few requests at once. Either needs
+    our CPU kernels to be fast. docs/cpu_kernels.md states the accuracy."""
     cpu_kernels: CpuKernelsChoice = "auto"
     """auto: our own kernels on a CPU, where they were built and it has AVX2. off: plain torch."""
     profiler_dir: str | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.engine.config import CacheConfig, EngineConfig, ExecutionConfig, LoRAConfig, SchedulerConfig
-from headrace.engine.kv_events_config import KVEventsConfig
+from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.parallel_config import ParallelConfig
 

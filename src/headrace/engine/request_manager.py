@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.aio.tasks import TaskOwner
 from headrace.engine.async_engine import AsyncLLMEngine
-from headrace.engine.input_processor import Prompt
+from headrace.engine.front.input_processor import Prompt
 from headrace.engine.lora_request import LoRARequest
 from headrace.engine.outputs import RequestOutput, RequestOutputKind
 from headrace.engine.request_status import RequestStatus

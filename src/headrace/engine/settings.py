@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, fields
 
-from headrace.engine.core_loop import HEARTBEAT_S
-from headrace.engine.core_watch import DEFAULT_STEP_TIMEOUT_S
+from headrace.engine.client.core_watch import DEFAULT_STEP_TIMEOUT_S
+from headrace.engine.core.loop import HEARTBEAT_S
 from headrace.errors import SettingsError
 from headrace.units import Seconds
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.engine.messages import CoreStatistics
+from headrace.engine.wire.messages import CoreStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

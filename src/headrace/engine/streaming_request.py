@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.engine.input_processor import Prompt
+from headrace.engine.front.input_processor import Prompt
 from headrace.engine.lora_request import LoRARequest
 from headrace.engine.sampling_params import SamplingParams
 

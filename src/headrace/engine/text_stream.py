@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from headrace.engine.async_engine import AsyncLLMEngine
-from headrace.engine.input_processor import Prompt
+from headrace.engine.front.input_processor import Prompt
 from headrace.engine.outputs import RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
 from headrace.errors import InvalidRequestError

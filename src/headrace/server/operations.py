@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace._version import __version__
-from headrace.engine.kv_events_config import KVEventsConfig
+from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.metrics import CONTENT_TYPE, expose
 from headrace.openai.schema.models import ModelCard, ModelList
 from headrace.server.answers import json_response

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.core.request import pack_token_ids
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import AddRequest, TokenDelta
 from headrace.engine.pooling_params import PoolingParams
-from headrace.engine.request import pack_token_ids
 from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.wire.messages import AddRequest, TokenDelta
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 

@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 
 from headrace.engine.config import CacheConfig, EngineConfig, ExecutionConfig, SchedulerConfig, SchedulingPolicy
-from headrace.engine.core_process import run_core_process
-from headrace.engine.messages import AddRequest, CoreStatistics, Ready, TokenDelta
+from headrace.engine.core.process import run_core_process
 from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
-from headrace.engine.remote_call import pack_results, unpack_call
+from headrace.engine.wire.messages import AddRequest, CoreStatistics, Ready, TokenDelta
+from headrace.engine.wire.remote_call import pack_results, unpack_call
 from headrace.errors import EngineGenerateError
 
 _MODEL = ModelConfig(

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from headrace.engine.configs import VllmConfig, vllm_config
 from headrace.engine.embedding_outputs import EmbeddingOutput, EmbeddingRequestOutput
-from headrace.engine.engine_metrics import PrometheusStatLogger
-from headrace.engine.kv_events_config import KVEventsConfig
+from headrace.engine.front.metrics import PrometheusStatLogger
+from headrace.engine.front.step_stats import EndReason, FinishedRequest, StepStats
+from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import CoreStatistics
 from headrace.engine.outputs import (
     CompletionOutput,
     FinishReason,
@@ -27,7 +27,7 @@ from headrace.engine.outputs import (
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.statistics import EngineStatistics, engine_statistics
-from headrace.engine.step_stats import EndReason, FinishedRequest, StepStats
+from headrace.engine.wire.messages import CoreStatistics
 from headrace.errors import ContextLengthError, EngineDeadError, InvalidRequestError, UnsupportedError
 from headrace.testing.fake_core import fake_engine_config
 from headrace.testing.fake_operations import FakeOperations

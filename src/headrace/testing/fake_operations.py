@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.engine.sleep import SleepState, check_level, check_tags
+from headrace.engine.core.sleep import SleepState, check_level, check_tags
 from headrace.errors import SettingsError
 
 

@@ -1,8 +1,8 @@
 """A fake OpenAI engine on a real socket, for tests of what stands in front of engines.
 
-It answers /health, /v1/models and /kv_event_sources; every other request goes to `behaviour`, which a test replaces at will: ready-made
-ones stand below, others are any coroutine function of one `Exchange`. What came in, and whether the peer closed, is
-recorded. Nothing here sleeps: what is slow waits for an event of the test's.
+It answers /health, /v1/models and /kv_event_sources; every other request goes to `behaviour`, which a test replaces at
+will: ready-made ones stand below, others are any coroutine function of one `Exchange`. What came in, and whether the
+peer closed, is recorded. Nothing here sleeps: what is slow waits for an event of the test's.
 """
 
 import asyncio

@@ -48,7 +48,7 @@ def test_a_config_survives_the_way_to_another_process(tiny_model_dir: Path) -> N
 
 def test_making_a_config_does_not_import_torch(tiny_model_dir: Path) -> None:
     code = (
-        "import sys; from headrace.engine.config import EngineArgs; import headrace.engine.core; "
+        "import sys; from headrace.engine.config import EngineArgs; import headrace.engine.core.engine_core; "
         f"EngineArgs(model={str(tiny_model_dir)!r}).create_engine_config(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

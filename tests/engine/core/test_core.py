@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.model_config import load_model_config
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.prefix_hash import external_hash
 from headrace.testing.core_driver import CoreDriver, add_request
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.engine.core_calls import run_call
-from headrace.engine.core_client import CoreClient
-from headrace.engine.host import ThreadHost
+from headrace.engine.client.core_client import CoreClient
+from headrace.engine.client.host import ThreadHost
+from headrace.engine.core.calls import run_call
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import Call, WireError
-from headrace.engine.remote_call import RemoteCall, pack_call, pack_results, unpack_call
-from headrace.engine.wire_errors import from_wire, to_wire
+from headrace.engine.wire.errors import from_wire, to_wire
+from headrace.engine.wire.messages import Call, WireError
+from headrace.engine.wire.remote_call import RemoteCall, pack_call, pack_results, unpack_call
 from headrace.errors import EngineError, InvalidRequestError, UnsupportedError
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 
@@ -119,7 +119,7 @@ def test_results_that_are_too_long_are_refused() -> None:
 
 
 def test_a_class_that_is_not_there_is_named() -> None:
-    packed = pack_call(RemoteCall(method="f")).replace(b"headrace.engine.remote_call", b"headrace.engine.remote_hall")
+    packed = pack_call(RemoteCall(method="f")).replace(b".remote_call", b".remote_hall")
     with pytest.raises(EngineError, match="remote_hall"):
         unpack_call(packed)
 

@@ -1,7 +1,7 @@
 """A core that is silent is hung; one that finishes no step while work waits is stalled; an idle one is neither."""
 
-from headrace.engine.core_watch import CoreWatch
-from headrace.engine.messages import CoreStatistics
+from headrace.engine.client.core_watch import CoreWatch
+from headrace.engine.wire.messages import CoreStatistics
 
 BUSY = CoreStatistics(num_running=1, num_steps=1)
 

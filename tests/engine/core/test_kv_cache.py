@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.engine.kv_cache import KVCacheBlocks
+from headrace.engine.core.kv_cache import KVCacheBlocks
 from headrace.prefix_hash import BlockHasher
 
 BLOCK_SIZE = 4

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 import zmq
 
+from headrace.engine.client.core_client import CoreClient
+from headrace.engine.client.host import ProcessHost
 from headrace.engine.config import EngineArgs
-from headrace.engine.core_client import CoreClient
-from headrace.engine.host import ProcessHost
-from headrace.engine.kv_cache import KVCacheBlocks
-from headrace.engine.kv_event_publisher import KVEventPublisher
-from headrace.engine.kv_events import BlockContent, KVEventBatch, KVEventLog
-from headrace.engine.kv_events import BlockStored as OurBlockStored
-from headrace.engine.kv_events_config import KVEventsConfig, parse_kv_events_config
+from headrace.engine.core.kv_cache import KVCacheBlocks
+from headrace.engine.kv_events.config import KVEventsConfig, parse_kv_events_config
+from headrace.engine.kv_events.events import BlockContent, KVEventBatch, KVEventLog
+from headrace.engine.kv_events.events import BlockStored as OurBlockStored
+from headrace.engine.kv_events.publisher import KVEventPublisher
 from headrace.engine.lora_request import LoRARequest
 from headrace.errors import SettingsError
 from headrace.prefix_hash import BlockHasher, external_hash

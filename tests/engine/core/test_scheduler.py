@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.engine.config import SchedulerConfig
-from headrace.engine.kv_cache import KVCacheBlocks
-from headrace.engine.messages import TokenDelta
+from headrace.engine.core.kv_cache import KVCacheBlocks
+from headrace.engine.core.scheduler import Scheduler
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.scheduler import Scheduler
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.wire.messages import TokenDelta
 from headrace.testing.core_driver import add_request
 
 BLOCK_SIZE = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.sleep import SleepState
+from headrace.engine.core.sleep import SleepState
 from headrace.errors import EngineError, InvalidRequestError, SettingsError
 from headrace.testing.core_driver import CoreDriver, add_request
 from headrace.testing.tiny_model import write_tiny_model

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.devices.thread_workers import ThreadWorkers
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.testing.core_driver import CoreDriver
 
 

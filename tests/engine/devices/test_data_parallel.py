@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.engine.client.core_connection import OnDeath, OnStep
+from headrace.engine.client.data_parallel import DataParallelClient, sum_statistics
 from headrace.engine.config import EngineConfig
-from headrace.engine.core_connection import OnDeath, OnStep
-from headrace.engine.data_parallel import DataParallelClient, sum_statistics
-from headrace.engine.messages import AddRequest, CoreStatistics, Ready, TokenDelta
+from headrace.engine.wire.messages import AddRequest, CoreStatistics, Ready, TokenDelta
 from headrace.errors import EngineDeadError, EngineStalledError, InvalidRequestError
 from headrace.testing.core_driver import add_request
 from headrace.testing.fake_core import fake_engine_config

@@ -14,12 +14,12 @@ import pytest
 from tests.engine.devices.processes import all_end
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.engine.executor.choose import make_executor
 from headrace.engine.executor.protocol import Executor
-from headrace.engine.messages import TokenDelta
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.wire.messages import TokenDelta
 from headrace.errors import EngineError, SettingsError, UnsupportedError
 from headrace.testing.core_driver import CoreDriver, add_request
 
@@ -213,7 +213,7 @@ def test_a_worker_that_stands_still_is_a_hang_and_is_killed(start: Callable[...,
     pids = pids_of(executor)
     with all_end(pids):
         os.kill(pids[0], signal.SIGSTOP)
-        from headrace.engine.step_plan import StepPlan
+        from headrace.engine.core.step_plan import StepPlan
 
         with pytest.raises(EngineError, match=r"hang: they did not finish a step within 0\.5 s"):
             executor.execute(StepPlan(released=(), admitted=(), scheduled=()))

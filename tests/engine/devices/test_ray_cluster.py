@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from headrace.engine.ray_cluster import RayCluster, RayNeeds
+from headrace.engine.client.ray_cluster import RayCluster, RayNeeds
 from headrace.errors import SettingsError
 
 

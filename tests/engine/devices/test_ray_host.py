@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headrace.engine.ray_cluster import RayNeeds
-from headrace.engine.ray_host import RayHost, core_needs
-from headrace.engine.token_socket import DoorAddress, knock
+from headrace.engine.client.ray_cluster import RayNeeds
+from headrace.engine.client.ray_host import RayHost, core_needs
+from headrace.engine.wire.token_socket import DoorAddress, knock
 from headrace.errors import EngineError, SettingsError
 from headrace.testing.cancellation import run_cancelled_at
 from headrace.testing.fake_core import fake_engine_config
@@ -80,7 +80,7 @@ class FakeCluster:
 
 @pytest.fixture(autouse=True)
 def _on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.ray_host.own_host", lambda: "127.0.0.1")
+    monkeypatch.setattr("headrace.engine.client.ray_host.own_host", lambda: "127.0.0.1")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.engine.token_socket import Door, DoorAddress, knock
+from headrace.engine.wire.token_socket import Door, DoorAddress, knock
 from headrace.errors import EngineError
 
 pytestmark = pytest.mark.integration

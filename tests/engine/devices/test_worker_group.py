@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.worker_group import GroupMember, WorkerGroup
 from headrace.engine.executor.worker_wire import (
     Called,
@@ -22,9 +23,8 @@ from headrace.engine.executor.worker_wire import (
     WorkerFailed,
     WorkerLink,
 )
-from headrace.engine.remote_call import RemoteCall, pack_results, unpack_call
-from headrace.engine.step_plan import StepPlan, StepResult
-from headrace.engine.wire_errors import to_wire
+from headrace.engine.wire.errors import to_wire
+from headrace.engine.wire.remote_call import RemoteCall, pack_results, unpack_call
 from headrace.errors import EngineError, InvalidRequestError, SettingsError
 
 EMPTY = StepPlan(released=(), admitted=(), scheduled=())

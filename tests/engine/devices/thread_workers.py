@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 
 from headrace.engine.config import EngineConfig
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.worker import Worker
-from headrace.engine.step_plan import StepPlan, StepResult
 
 ResultT = TypeVar("ResultT")
 

@@ -11,8 +11,8 @@ import pytest
 from tests.engine.faults.conftest import PROMPTS, Ends, Surroundings, engine_args, greedy
 
 from headrace.engine import AsyncLLMEngine, FrontEndSettings, SamplingParams
-from headrace.engine.core_client import CoreClient
-from headrace.engine.host import ThreadHost
+from headrace.engine.client.core_client import CoreClient
+from headrace.engine.client.host import ThreadHost
 from headrace.errors import EngineDeadError, EngineStalledError
 from headrace.testing.core_driver import add_request
 from headrace.testing.fake_core import FakeCore, fake_engine_config

@@ -10,10 +10,10 @@ import pytest
 from tests.engine.faults.conftest import PROMPTS, Ends, assert_nothing_left, engine_args, greedy
 
 from headrace.engine import AsyncLLMEngine, RequestOutputKind
+from headrace.engine.client.host import ThreadHost
 from headrace.engine.config import EngineConfig
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.engine.executor.local import LocalExecutor
-from headrace.engine.host import ThreadHost
 from headrace.errors import ContextLengthError, EngineError, EngineGenerateError, OverloadedError, UnsupportedError
 from headrace.testing.cancellation import run_cancelled_at
 

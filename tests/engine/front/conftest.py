@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.engine.async_engine import AsyncLLMEngine
-from headrace.engine.host import ThreadHost
+from headrace.engine.client.host import ThreadHost
 from headrace.engine.settings import FrontEndSettings
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 from headrace.tokenization import ByteTokenizer, TokenizationService

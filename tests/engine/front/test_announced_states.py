@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.engine.messages import TokenDelta
 from headrace.engine.model_config import load_model_config
+from headrace.engine.wire.messages import TokenDelta
 from headrace.testing.core_driver import CoreDriver, add_request
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.engine import AsyncLLMEngine, FrontEndSettings, RequestOutput, RequestOutputKind, SamplingParams
+from headrace.engine.client.host import ThreadHost
 from headrace.engine.config import AsyncEngineArgs
-from headrace.engine.host import ThreadHost
 from headrace.engine.model_config import SamplingDefaults
 from headrace.errors import (
     ContextLengthError,

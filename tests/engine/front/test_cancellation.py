@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.engine import AsyncLLMEngine, RequestOutputKind, SamplingParams
-from headrace.engine.host import ThreadHost
+from headrace.engine.client.host import ThreadHost
 from headrace.testing.cancellation import run_cancelled_at
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 from headrace.tokenization import TokenizationService

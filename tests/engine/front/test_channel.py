@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.channel import AsyncChannel, BlockingChannel, ChannelClosedError, FrameSplitter, encode_frame
-from headrace.engine.messages import Abort, CallResult, CoreStatistics, FromCore, Start, StepOutputs
+from headrace.engine.wire.channel import AsyncChannel, BlockingChannel, ChannelClosedError, FrameSplitter, encode_frame
+from headrace.engine.wire.messages import Abort, CallResult, CoreStatistics, FromCore, Start, StepOutputs
 from headrace.errors import EngineError
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from headrace.engine import SamplingParams
-from headrace.engine.channel import BlockingChannel, FrameSplitter, encode_frame
-from headrace.engine.core_loop import CoreLoop, serve_core
-from headrace.engine.messages import (
+from headrace.engine.core.loop import CoreLoop, serve_core
+from headrace.engine.wire.channel import BlockingChannel, FrameSplitter, encode_frame
+from headrace.engine.wire.messages import (
     Abort,
     AddRequest,
     Call,

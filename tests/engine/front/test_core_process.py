@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from headrace.engine import AsyncLLMEngine, FrontEndSettings, RequestStream, SamplingParams
-from headrace.engine.host import ProcessHost
+from headrace.engine.client.host import ProcessHost
 from headrace.errors import EngineDeadError
 from headrace.testing.cancellation import run_cancelled_at
 from headrace.testing.fake_core import fake_engine_config
@@ -199,7 +199,7 @@ def test_the_front_end_needs_no_torch() -> None:
 PARENT = """
 import asyncio, os, sys
 from headrace.engine import AsyncLLMEngine, SamplingParams
-from headrace.engine.host import ProcessHost
+from headrace.engine.client.host import ProcessHost
 from headrace.testing.cancellation import run_cancelled_at
 from headrace.testing.fake_core import fake_engine_config
 from headrace.tokenization import ByteTokenizer, TokenizationService
@@ -222,7 +222,7 @@ asyncio.run(main())
 
 HANGING_CORE = """
 import sys
-from headrace.engine.core_process import run_core_process
+from headrace.engine.core.process import run_core_process
 from headrace.testing.cancellation import run_cancelled_at
 from headrace.testing.fake_core import FakeCore
 

@@ -18,7 +18,7 @@ from headrace.engine import (
     SamplingParams,
     stream_generate,
 )
-from headrace.engine.host import ThreadHost
+from headrace.engine.client.host import ThreadHost
 from headrace.errors import EngineDeadError, EngineError, InvalidRequestError, SettingsError, UnsupportedError
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 from headrace.tokenization import TokenizationService

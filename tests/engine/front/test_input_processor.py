@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.engine import SamplingParams
-from headrace.engine.input_processor import InputProcessor
+from headrace.engine.front.input_processor import InputProcessor
 from headrace.errors import ContextLengthError, HeadraceError, InvalidRequestError, UnsupportedError
 from headrace.testing.fake_core import fake_engine_config
 from headrace.tokenization import TokenizationService

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.engine import RequestOutputKind, SamplingParams
-from headrace.engine.messages import TokenDelta
-from headrace.engine.output_processor import OutputProcessor
-from headrace.engine.request_progress import RequestProgress
+from headrace.engine.front.output_processor import OutputProcessor
+from headrace.engine.front.request_progress import RequestProgress
+from headrace.engine.wire.messages import TokenDelta
 from headrace.errors import EngineDeadError, HeadraceError, InvalidRequestError
 from headrace.tokenization import ByteTokenizer
 

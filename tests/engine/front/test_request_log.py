@@ -5,8 +5,8 @@ import logging
 import numpy as np
 import pytest
 
-from headrace.engine.input_processor import PreparedPrompt
-from headrace.engine.request_log import RequestLog
+from headrace.engine.front.input_processor import PreparedPrompt
+from headrace.engine.front.request_log import RequestLog
 
 PROMPT = PreparedPrompt(text="a secret of mine", token_ids=np.array([1, 2, 3], dtype=np.uint32))
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine import RequestOutput, RequestOutputKind, SamplingParams
-from headrace.engine.messages import TokenDelta
-from headrace.engine.request_progress import RequestProgress
+from headrace.engine.front.request_progress import RequestProgress
+from headrace.engine.wire.messages import TokenDelta
 from headrace.errors import EngineGenerateError
 from headrace.tokenization import ByteTokenizer
 

@@ -15,10 +15,10 @@ from headrace.engine import (
     SamplingParams,
     StepStats,
 )
-from headrace.engine.engine_assembly import assemble
-from headrace.engine.host import ThreadHost
-from headrace.engine.messages import CoreStatistics
+from headrace.engine.client.host import ThreadHost
+from headrace.engine.front.assembly import assemble
 from headrace.engine.statistics import engine_statistics
+from headrace.engine.wire.messages import CoreStatistics
 from headrace.errors import InvalidRequestError, UnsupportedError
 from headrace.metrics import expose
 from headrace.testing.fake_core import FakeCore, fake_engine_config

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.stop_strings import StopStringScanner
+from headrace.engine.front.stop_strings import StopStringScanner
 
 
 def scan(pieces: list[str], stops: tuple[str, ...], *, include: bool = False) -> tuple[str, str | None]:

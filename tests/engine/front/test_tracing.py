@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from headrace.engine import AsyncLLMEngine, SamplingParams
-from headrace.engine.engine_assembly import assemble
-from headrace.engine.host import ThreadHost
-from headrace.engine.tracing import RequestTracer, otlp_tracer
+from headrace.engine.client.host import ThreadHost
+from headrace.engine.front.assembly import assemble
+from headrace.engine.front.tracing import RequestTracer, otlp_tracer
 from headrace.errors import EngineGenerateError
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 from headrace.tokenization import TokenizationService

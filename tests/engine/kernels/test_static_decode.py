@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.engine.executor.local import LocalExecutor
 from headrace.engine.executor.worker import Worker
 from headrace.engine.runner.static_decode import Record, Replay

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from headrace.engine.config import SchedulerConfig
-from headrace.engine.kv_cache import KVCacheBlocks
+from headrace.engine.core.kv_cache import KVCacheBlocks
+from headrace.engine.core.scheduler import Scheduler
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import WireError
-from headrace.engine.scheduler import Scheduler
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.wire.messages import WireError
 from headrace.testing.core_driver import add_request
 
 

@@ -12,7 +12,7 @@ from tests.engine.reference_models import ReferenceModel, merge_lora
 
 from headrace.engine.async_engine import AsyncLLMEngine
 from headrace.engine.config import AsyncEngineArgs, EngineArgs, LoRAConfig
-from headrace.engine.core import EngineCore
+from headrace.engine.core.engine_core import EngineCore
 from headrace.engine.lora.adapted_layers import AdaptedLayers
 from headrace.engine.lora.worker_adapters import WorkerAdapters
 from headrace.engine.lora_request import LoRARequest

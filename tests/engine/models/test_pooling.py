@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.input_processor import InputProcessor
+from headrace.engine.front.input_processor import InputProcessor
 from headrace.engine.model_config import load_model_config
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams

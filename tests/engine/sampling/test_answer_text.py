@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from headrace.engine.bad_words import encode_bad_words
-from headrace.engine.detokenize import TokenTexts, open_decoder
-from headrace.engine.messages import TokenDelta
+from headrace.engine.front.bad_words import encode_bad_words
+from headrace.engine.front.detokenize import TokenTexts, open_decoder
+from headrace.engine.front.request_progress import RequestProgress
 from headrace.engine.outputs import RequestOutputKind
-from headrace.engine.request_progress import RequestProgress
 from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.wire.messages import TokenDelta
 from headrace.errors import InvalidRequestError
 from headrace.tokenization import ByteTokenizer
 from headrace.tokenization.incremental import WindowDecoder

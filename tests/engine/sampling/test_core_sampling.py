@@ -11,12 +11,12 @@ import torch
 from tokenizers import Tokenizer
 
 from headrace.engine.config import EngineArgs
-from headrace.engine.core import EngineCore
-from headrace.engine.messages import AddRequest, TokenDelta, TokenLogprobs
+from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.front.parallel_sampling import fan_out
 from headrace.engine.model_config import load_model_config
-from headrace.engine.parallel_sampling import fan_out
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.structured_outputs import StructuredOutputsParams
+from headrace.engine.wire.messages import AddRequest, TokenDelta, TokenLogprobs
 from headrace.testing.core_driver import CoreDriver, add_request
 
 MakeDriver = Callable[..., CoreDriver]

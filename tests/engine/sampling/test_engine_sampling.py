@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from headrace.engine.async_engine import AsyncLLMEngine
+from headrace.engine.client.core_client import CoreClient
 from headrace.engine.config import AsyncEngineArgs
-from headrace.engine.core_client import CoreClient
-from headrace.engine.messages import AddRequest
 from headrace.engine.outputs import RequestOutput, RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.structured_outputs import StructuredOutputsParams
+from headrace.engine.wire.messages import AddRequest
 from headrace.errors import InvalidRequestError
 
 PROMPT = "Where does the water go when the wheel has turned?"

@@ -7,9 +7,9 @@ import pytest
 
 from headrace.engine.guided.desk import GrammarDesk
 from headrace.engine.guided.grammar import GrammarMatcher
-from headrace.engine.messages import AddRequest
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.structured_outputs import StructuredOutputsParams
+from headrace.engine.wire.messages import AddRequest
 from headrace.errors import EngineGenerateError, InvalidRequestError, OverloadedError
 from headrace.testing.core_driver import add_request
 

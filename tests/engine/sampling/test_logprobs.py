@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.answer_logprobs import AnswerLogprobs
-from headrace.engine.messages import TokenLogprobs
+from headrace.engine.front.answer_logprobs import AnswerLogprobs
 from headrace.engine.outputs import Logprob
 from headrace.engine.runner.logit_rules import SequenceSampling
 from headrace.engine.runner.logprobs import SampledLogprobs, prompt_logprobs
 from headrace.engine.runner.sampler import sample
 from headrace.engine.sampling_params import SamplingParams
+from headrace.engine.wire.messages import TokenLogprobs
 
 VOCABULARY = 9
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from headrace.engine.messages import TokenDelta, TokenLogprobs
-from headrace.engine.output_processor import OutputProcessor
+from headrace.engine.front.output_processor import OutputProcessor
+from headrace.engine.front.parallel_sampling import ParallelProgress, fan_out, open_progress
+from headrace.engine.front.request_progress import RequestProgress
 from headrace.engine.outputs import RequestOutput, RequestOutputKind
-from headrace.engine.parallel_sampling import ParallelProgress, fan_out, open_progress
-from headrace.engine.request_progress import RequestProgress
 from headrace.engine.sampling_params import MAX_SEED, SamplingParams
+from headrace.engine.wire.messages import TokenDelta, TokenLogprobs
 from headrace.errors import EngineError, EngineGenerateError
 from headrace.testing.core_driver import add_request
 from headrace.tokenization import ByteTokenizer

@@ -25,8 +25,8 @@ from headrace.cli.benchmarks.engine_measures import NUM_PROMPT_TOKENS, Spread, W
 from headrace.cli.benchmarks.machine import Machine
 from headrace.cli.benchmarks.progress import Steps, progress
 from headrace.engine import AsyncEngineArgs, AsyncLLMEngine, RequestOutputKind, SamplingParams
+from headrace.engine.client.host import ProcessHost
 from headrace.engine.config import EngineConfig
-from headrace.engine.host import ProcessHost
 from headrace.errors import SettingsError
 
 BAR_TOKENS_PER_S = 20_000.0

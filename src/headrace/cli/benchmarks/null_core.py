@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.engine.config import EngineConfig
-from headrace.engine.core import EngineCore
-from headrace.engine.core_process import run_core_process
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.core.process import run_core_process
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.errors import UnsupportedError
 
 _FIRST_ID, _END_ID = 300, 812

@@ -4,8 +4,8 @@ import sys
 
 from headrace.cli.benchmarks.null_core import NullExecutor
 from headrace.engine.config import EngineConfig
-from headrace.engine.core import EngineCore
-from headrace.engine.core_process import run_core_process
+from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.core.process import run_core_process
 
 STEP_S = 0.005
 

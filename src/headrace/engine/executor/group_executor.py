@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.engine.config import EngineConfig
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.worker_group import GroupMember, WorkerGroup
 from headrace.engine.executor.worker_wire import Launch
-from headrace.engine.remote_call import RemoteCall
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.wire.remote_call import RemoteCall
 
 
 class WorkerStarter(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.engine.config import EngineConfig
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.worker import Worker
-from headrace.engine.step_plan import StepPlan, StepResult
 
 
 class LocalExecutor:

@@ -6,10 +6,10 @@ import sys
 
 import msgspec
 
+from headrace.engine.client.host import describe_exit
 from headrace.engine.config import EngineConfig
 from headrace.engine.executor.worker_group import GroupMember
 from headrace.engine.executor.worker_wire import FromWorker, Launch, WorkerLink
-from headrace.engine.host import describe_exit
 from headrace.errors import EngineError
 
 _HOST = "127.0.0.1"

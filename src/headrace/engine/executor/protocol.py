@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.core.step_plan import StepPlan, StepResult
 
 
 class Executor(Protocol):

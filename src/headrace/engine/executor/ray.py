@@ -11,11 +11,11 @@ from typing import cast
 
 import msgspec
 
+from headrace.engine.client.ray_cluster import RayActor, RayCluster, RayNeeds, RayPlaces, own_host
 from headrace.engine.config import EngineConfig
 from headrace.engine.executor.worker_group import GroupMember
 from headrace.engine.executor.worker_wire import FromWorker, Launch, WorkerLink
-from headrace.engine.ray_cluster import RayActor, RayCluster, RayNeeds, RayPlaces, own_host
-from headrace.engine.token_socket import Door, DoorAddress, knock
+from headrace.engine.wire.token_socket import Door, DoorAddress, knock
 from headrace.errors import EngineError
 
 _CONNECT_TIMEOUT_S = 60.0

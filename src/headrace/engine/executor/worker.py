@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 
 from headrace.engine.config import EngineConfig
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.memory import DeviceMemory, num_kv_blocks
 from headrace.engine.executor.sleeping import FileSignature, check_unchanged, file_signature, release_memory
 from headrace.engine.executor.step_profiler import StepProfiler
@@ -28,7 +29,6 @@ from headrace.engine.runner.make_cache import make_kv_cache
 from headrace.engine.runner.model_runner import ModelRunner
 from headrace.engine.runner.paged_cache import PagedKVCache
 from headrace.engine.runner.static_decode import Record
-from headrace.engine.step_plan import StepPlan, StepResult
 from headrace.errors import SettingsError, UnsupportedError
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeVar
 
-from headrace.engine.channel import encode_frame
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.worker_wire import (
     Called,
     CallWorker,
@@ -27,9 +27,9 @@ from headrace.engine.executor.worker_wire import (
     WorkerLink,
     time_left_s,
 )
-from headrace.engine.remote_call import RemoteCall, pack_call, unpack_results
-from headrace.engine.step_plan import StepPlan, StepResult
-from headrace.engine.wire_errors import from_wire
+from headrace.engine.wire.channel import encode_frame
+from headrace.engine.wire.errors import from_wire
+from headrace.engine.wire.remote_call import RemoteCall, pack_call, unpack_results
 from headrace.errors import EngineError, HeadraceError, SettingsError
 
 _EXIT_TIMEOUT_S = 5.0

@@ -23,8 +23,8 @@ from headrace.engine.executor.worker_wire import (
     WorkerLink,
 )
 from headrace.engine.models.parallel import GroupPlace, PeerLostError, TorchGroup
-from headrace.engine.remote_call import pack_results, unpack_call
-from headrace.engine.wire_errors import to_wire
+from headrace.engine.wire.errors import to_wire
+from headrace.engine.wire.remote_call import pack_results, unpack_call
 from headrace.errors import EngineError
 
 

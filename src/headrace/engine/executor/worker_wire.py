@@ -11,9 +11,9 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from headrace.engine.channel import FrameSplitter, encode_frame
-from headrace.engine.messages import WireError
-from headrace.engine.step_plan import StepPlan, StepResult
+from headrace.engine.core.step_plan import StepPlan, StepResult
+from headrace.engine.wire.channel import FrameSplitter, encode_frame
+from headrace.engine.wire.messages import WireError
 from headrace.errors import EngineError
 
 _RECEIVE_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ class Step(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
 
 
 class CallWorker(msgspec.Struct, tag=True, array_like=True, frozen=True, gc=False):
-    """Call a method (`headrace.engine.remote_call`), answered by `Called` with the same id."""
+    """Call a method (`headrace.engine.wire.remote_call`), answered by `Called` with the same id."""
 
     call_id: int
     call: bytes

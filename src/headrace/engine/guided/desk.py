@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from headrace.engine.guided.grammar import CompileGrammar, Grammar, GrammarMatcher
-from headrace.engine.messages import AddRequest
 from headrace.engine.structured_outputs import StructuredOutputsParams
+from headrace.engine.wire.messages import AddRequest
 from headrace.errors import EngineGenerateError, HeadraceError, OverloadedError
 
 _MAX_GRAMMARS = 64

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headrace.engine.messages import TokenLogprobs, WireError
+from headrace.engine.core.step_plan import ScheduledRequest
 from headrace.engine.runner.logprobs import RowLogits, SampledLogprobs, prompt_logprobs
 from headrace.engine.runner.sampler import sample
 from headrace.engine.runner.sequence_table import SequenceTable
-from headrace.engine.step_plan import ScheduledRequest
+from headrace.engine.wire.messages import TokenLogprobs, WireError
 from headrace.errors import EngineGenerateError
 
 _FAILURE = WireError(

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from headrace.engine.messages import TokenLogprobs
 from headrace.engine.runner.logit_rules import SequenceSampling
+from headrace.engine.wire.messages import TokenLogprobs
 
 _ROWS_AT_ONCE = 64
 """A prompt's rows are worked out in pieces: the logits of a whole prompt may take gigabytes."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
+from headrace.engine.core.step_plan import AdmittedRequest, ScheduledRequest, StepPlan, StepResult
 from headrace.engine.kernels.paged_attention import KernelKVCache
 from headrace.engine.lora.worker_adapters import WorkerAdapters
-from headrace.engine.messages import WireError
 from headrace.engine.models.decoder import CausalModel
 from headrace.engine.runner.drawing import draw
 from headrace.engine.runner.paged_cache import PagedKVCache
@@ -15,8 +15,8 @@ from headrace.engine.runner.sequence_table import SequenceTable
 from headrace.engine.runner.static_decode import Record, StaticDecoder
 from headrace.engine.runner.step_inputs import StepRows, build_batch, decode_inputs, order_rows, sampled_row
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest, StepPlan, StepResult
-from headrace.engine.wire_errors import to_wire
+from headrace.engine.wire.errors import to_wire
+from headrace.engine.wire.messages import WireError
 from headrace.errors import HeadraceError
 
 _WARM_UP_ID = "warm-up"

@@ -16,7 +16,7 @@ IntArray = NDArray[np.int64]
 
 
 class PagedKVCache:
-    """Keys and values of all layers. Block and slot numbers are those of `headrace.engine.kv_cache`."""
+    """Keys and values of all layers. Block and slot numbers are those of `headrace.engine.core.kv_cache`."""
 
     def __init__(
         self, config: ModelConfig, *, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headrace.engine.core.step_plan import AdmittedRequest, ScheduledRequest
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.runner.step_inputs import sampled_row
-from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.engine.core.step_plan import AdmittedRequest, ScheduledRequest
 from headrace.engine.runner.logit_rules import SequenceSampling
 from headrace.engine.runner.paged_cache import IntArray
-from headrace.engine.step_plan import AdmittedRequest, ScheduledRequest
 
 
 @dataclass(slots=True, kw_only=True)

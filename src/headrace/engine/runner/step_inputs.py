@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from headrace.engine.core.step_plan import ScheduledRequest
 from headrace.engine.kernels.paged_attention import KernelAttention, KernelKVCache, spans_of
 from headrace.engine.models.forward_batch import AttentionStep, ForwardBatch
 from headrace.engine.runner.attention import PagedAttention, StepParts, decode_groups, prefill_span
 from headrace.engine.runner.paged_cache import IntArray, PagedKVCache
 from headrace.engine.runner.sequence_table import RunningSequence, SequenceTable
-from headrace.engine.step_plan import ScheduledRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

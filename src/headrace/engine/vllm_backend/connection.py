@@ -8,16 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import cast
 
 from headrace.aio.tasks import TaskOwner
+from headrace.engine.client.core_connection import MakeConnection, OnDeath, OnStep
 from headrace.engine.config import AsyncEngineArgs
-from headrace.engine.core_connection import MakeConnection, OnDeath, OnStep
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import AddRequest, CoreStatistics, Ready, TokenDelta
 from headrace.engine.settings import FrontEndSettings
 from headrace.engine.vllm_backend.deltas import answer_delta, embedding_delta, failure_delta
 from headrace.engine.vllm_backend.engine_arguments import vllm_arguments
 from headrace.engine.vllm_backend.library import VllmEngine, VllmLibrary, load_library
 from headrace.engine.vllm_backend.request_parameters import VllmCall, vllm_call, vllm_lora
 from headrace.engine.vllm_backend.statistics import VllmStatistics
+from headrace.engine.wire.messages import AddRequest, CoreStatistics, Ready, TokenDelta
 from headrace.errors import (
     EngineDeadError,
     EngineError,

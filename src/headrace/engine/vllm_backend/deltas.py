@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from headrace.engine.messages import TokenDelta, TokenLogprobs
 from headrace.engine.vllm_backend.library import VllmCompletion, VllmLogprob, VllmOutput, VllmPoolingOutput
+from headrace.engine.wire.messages import TokenDelta, TokenLogprobs
 
 _FINISH_REASONS = {"stop": "stop", "length": "length", "abort": "abort", "repetition": "stop"}
 

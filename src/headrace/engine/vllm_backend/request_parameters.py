@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.messages import AddRequest
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.structured_outputs import StructuredOutputsParams
 from headrace.engine.vllm_backend.library import VllmLibrary
+from headrace.engine.wire.messages import AddRequest
 from headrace.errors import UnsupportedError
 
 _SAME = (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from headrace.engine.messages import CoreStatistics
+from headrace.engine.wire.messages import CoreStatistics
 
 
 class VllmStatistics:

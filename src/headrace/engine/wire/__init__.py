@@ -1,0 +1,1 @@
+"""What crosses between front end and core, and how."""
