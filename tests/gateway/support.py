@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.app import Gateway
 from headrace.gateway.settings import GatewaySettings
 from headrace.testing.fake_upstream import FakeUpstream
@@ -14,7 +15,9 @@ CHAT = "/v1/chat/completions"
 
 
 @asynccontextmanager
-async def running_gateway(*upstreams: FakeUpstream, **settings: object) -> AsyncIterator[Gateway]:
+async def running_gateway(
+    *upstreams: FakeUpstream, admission: AdmissionSettings | None = None, **settings: object
+) -> AsyncIterator[Gateway]:
     """A gateway on a free port in front of `upstreams`, without admin port and probing only once unless told."""
     defaults: dict[str, object] = {
         "endpoint": tuple(upstream.url for upstream in upstreams),
@@ -22,7 +25,7 @@ async def running_gateway(*upstreams: FakeUpstream, **settings: object) -> Async
         "admin_port": None,
         "health_interval_s": 3600.0,
     }
-    async with Gateway(GatewaySettings(**(defaults | settings))) as gateway:
+    async with Gateway(GatewaySettings(**(defaults | settings)), admission=admission) as gateway:
         yield gateway
 
 

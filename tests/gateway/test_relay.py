@@ -46,7 +46,7 @@ async def test_the_gateway_says_what_it_decided() -> None:
         answer = await exchange(gateway, chat_request(extra="X-Request-Id: mine\r\n"))
 
     assert answer.header("x-headrace-endpoint") == upstream.url
-    assert answer.header("x-headrace-policy") == "least_loaded"
+    assert answer.header("x-headrace-policy") == "prefix"
     assert answer.header("x-headrace-reason") == "only endpoint; tokens no_tokenizer"
     assert float(answer.header("x-headrace-overhead-ms") or "nan") >= 0
     assert answer.header("x-request-id") == "mine"

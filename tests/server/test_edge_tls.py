@@ -103,11 +103,14 @@ async def test_a_client_without_the_certificate_that_is_demanded_is_refused(
 async def test_a_client_that_reads_nothing_is_given_up_over_tls_too(
     engine: FakeEngine, serve: Any, authority: Authority
 ) -> None:
-    body = b'{"prompt":"' + b"x" * 2_000_000 + b'"}'
-    request = b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    body = b'{"tokens":[' + b"120," * 3_000_000 + b"120]}"
+    request = b"POST /detokenize HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
     def ask(address: tuple[str, int]) -> ssl.SSLSocket:
-        client = authority.trusting().wrap_socket(socket.create_connection(address), server_hostname="127.0.0.1")
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(address)
+        client = authority.trusting().wrap_socket(plain, server_hostname="127.0.0.1")
         client.sendall(request)
         return client
 

@@ -13,6 +13,8 @@ from headrace.aio.tasks import TaskOwner
 from headrace.breaker import Breaker
 from headrace.errors import SettingsError
 from headrace.gateway.admin import AdminServer, admin_app
+from headrace.gateway.admission.control import Admission
+from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.broadcast import Broadcast
 from headrace.gateway.deadlines import Deadlines
@@ -29,8 +31,8 @@ from headrace.gateway.instruments import Instruments
 from headrace.gateway.local_routes import LocalRoutes
 from headrace.gateway.parity import ParityLedger
 from headrace.gateway.prompt_tokens import PromptCounter
-from headrace.gateway.routing import POLICIES
-from headrace.gateway.settings import GatewaySettings, tokenizer_paths
+from headrace.gateway.routing_parts import RoutingParts
+from headrace.gateway.settings import GatewaySettings, endpoint_weights, tokenizer_paths
 from headrace.gateway.settle import Ledger
 from headrace.gateway.snapshot import Sampler, Snapshot
 from headrace.gateway.tokenizers import ModelTokenizers
@@ -50,12 +52,21 @@ class Gateway:
     """A gateway in the running event loop. `async with Gateway(settings) as gateway:` listens; leaving it cuts what is
     still under way, so call `drain` before where that matters."""
 
-    def __init__(self, settings: GatewaySettings, *, tokenization: TokenizationSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        admission: AdmissionSettings | None = None,
+        tokenization: TokenizationSettings | None = None,
+    ) -> None:
         self._settings = settings
+        self._admission_settings = admission or AdmissionSettings()
         registry = CollectorRegistry()
         self._instruments = Instruments(registry)
         self._deadlines = Deadlines(interval_s=_sweep_interval_s(settings))
         self._owner = TaskOwner("gateway")
+        self.routing = RoutingParts(settings)
+        self._weights = endpoint_weights(settings.endpoint_weight)
         self.fleet = Fleet(self._new_endpoint(address) for address in StaticSource(settings.endpoint).addresses())
         self.tokenization = TokenizationService(tokenization, registry=registry)
         self._tokenizers = ModelTokenizers(self.tokenization, paths=tokenizer_paths(settings.tokenizer))
@@ -69,14 +80,16 @@ class Gateway:
         self._stalls = LoopStallMonitor(registry=registry, sections=self.tokenization.sections)
         self._snapshots = Broadcast(max_listeners=_MAX_DASHBOARDS)
         self.parity = ParityLedger()
-        decisions = DecisionLog()
+        decisions = DecisionLog(self.routing.decision_file)
         ledger = Ledger(self._instruments, parity=self.parity, decisions=decisions)
         local_routes = LocalRoutes(self.fleet)
         self.slots = RequestSlots(num_slots=settings.max_concurrent_requests)
+        self.admission = Admission(self._admission_settings, places=self._places_of, observer=ledger)
         handler = RequestHandler(
             fleet=self.fleet,
-            policy=POLICIES[settings.policy](),
+            chooser=self.routing.join(self.fleet),
             slots=self.slots,
+            admission=self.admission,
             counter=PromptCounter(self.tokenization, self._tokenizers, timeout_s=settings.tokenize_timeout_s),
             ledger=ledger,
             local_routes=local_routes,
@@ -94,6 +107,7 @@ class Gateway:
             ledger=ledger,
             parity=self.parity,
             decisions=decisions,
+            admission=self.admission,
             tokenization=self.tokenization,
             instruments=self._instruments,
             stalls=self._stalls,
@@ -106,10 +120,13 @@ class Gateway:
         self.admin_url: str | None = None
 
     async def start(self) -> None:
-        """Probe the endpoints once, then listen. Raises SettingsError when an address cannot be listened on."""
+        """Probe the endpoints once, then listen. Raises SettingsError when an address cannot be listened on, or the
+        file of keys cannot be read."""
         settings = self._settings
         self._stalls.start()
+        await self.admission.start()
         await self._health.start()
+        self.routing.start()
         try:
             port = await self.server.start(host=settings.host, port=settings.port)
         except OSError as error:
@@ -130,7 +147,9 @@ class Gateway:
     async def aclose(self) -> None:
         """Cut what is left and give everything back. Idempotent."""
         await self.server.aclose()
+        await self.admission.aclose()
         await self._health.aclose()
+        await self.routing.aclose()
         await self._tokenizers.aclose()
         await self.tokenization.aclose()
         for endpoint in self.fleet.endpoints:
@@ -176,10 +195,24 @@ class Gateway:
             pause_s=settings.breaker_pause_s,
             max_pause_s=max(_MAX_BREAKER_PAUSE_S, settings.breaker_pause_s),
         )
-        return Endpoint(pool=pool, breaker=breaker)
+        return Endpoint(
+            pool=pool,
+            breaker=breaker,
+            holder=self.routing.new_holder(address.url),
+            block_size=settings.block_size,
+            weight=self._weights.get(address.url, 1.0),
+        )
+
+    def _places_of(self, model: str) -> int | None:
+        """How many requests the endpoints that can serve `model` now take together; None: any number."""
+        per_endpoint = self._admission_settings.max_in_flight_per_endpoint
+        if per_endpoint is None:
+            return None
+        return per_endpoint * sum(one.is_healthy and model in one.models for one in self.fleet.endpoints)
 
     async def _publish_snapshots(self) -> None:
         while True:
+            self.admission.wake()
             self._snapshots.publish(msgspec.json.encode(self._sampler.take()))
             await asyncio.sleep(_SNAPSHOT_INTERVAL_S)
 

@@ -1,6 +1,7 @@
-"""The latest routing decisions, for people to look at."""
+"""Routing decisions: the latest ones for people to look at, a sample of them for a file."""
 
 from collections import deque
+from typing import Protocol
 
 import msgspec
 
@@ -17,18 +18,59 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     reason: str
     prompt_tokens: int | None
+    cached_tokens_predicted: int | None = None
+    """Of these, how many the endpoint was thought to have in its cache."""
+    cached_tokens: int | None = None
+    """How many it said it had."""
     outcome: str
     """The status as text, or what went wrong."""
 
 
+class TracedDecision(Decision, frozen=True, kw_only=True):
+    """One line of the file: the decision, and the request in the form of traces, for `headrace replay`."""
+
+    policy: str
+    timestamp: int
+    """Milliseconds since the epoch."""
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+    """One for each 512 tokens; none where they are not known."""
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line of the file tells of a request beside the decision."""
+
+    policy: str
+    output_length: int
+    hash_ids: list[int]
+
+
+class DecisionSink(Protocol):
+    """Takes a sample of the decisions."""
+
+    def wants_next(self) -> bool:
+        """Whether the next decision is in the sample. To be asked once for each."""
+        ...
+
+    def add(self, decision: TracedDecision) -> None: ...
+
+
 class DecisionLog:
-    """Keeps the last twenty."""
+    """Keeps the last twenty, and hands a sample on to `sink`."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: DecisionSink | None = None) -> None:
         self._decisions: deque[Decision] = deque(maxlen=_NUM_KEPT)
+        self._sink = sink
 
-    def add(self, decision: Decision) -> None:
+    def wants_trace(self) -> bool:
+        """Whether the next decision is to be traced; to be asked once for each that ended a request."""
+        return self._sink is not None and self._sink.wants_next()
+
+    def add(self, decision: Decision, trace: Trace | None = None) -> None:
         self._decisions.append(decision)
+        if trace is not None and self._sink is not None:
+            self._sink.add(_traced(decision, trace))
 
     def latest(self) -> list[Decision]:
         """The youngest first."""
@@ -36,3 +78,14 @@ class DecisionLog:
 
     def __repr__(self) -> str:
         return f"DecisionLog(num_kept={len(self._decisions)})"
+
+
+def _traced(decision: Decision, trace: Trace) -> TracedDecision:
+    return TracedDecision(
+        **msgspec.structs.asdict(decision),
+        policy=trace.policy,
+        timestamp=round(decision.time_s * 1e3),
+        input_length=decision.prompt_tokens or 0,
+        output_length=trace.output_length,
+        hash_ids=trace.hash_ids,
+    )

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.breaker import Breaker, Permit
 from headrace.gateway.load import EndpointLoad
+from headrace.gateway.prefix_index import Holder
 from headrace.gateway.upstream.pool import UpstreamPool
 
 
@@ -17,6 +18,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     max_model_len: int | None = None
     root: str | None = None
+    parent: str | None = None
+    """Of an adapter: the model that it adapts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +33,14 @@ class ServedModel:
 class Endpoint:
     """The state of one endpoint. Probes tell it how it is; requests go through `attempt`."""
 
-    def __init__(self, *, pool: UpstreamPool, breaker: Breaker) -> None:
+    def __init__(
+        self, *, pool: UpstreamPool, breaker: Breaker, holder: Holder, block_size: int = 16, weight: float = 1.0
+    ) -> None:
         self.pool = pool
+        self.holders: tuple[Holder, ...] = (holder,)
+        """What is known of its caches, one for each data-parallel rank that tells."""
+        self.block_size = block_size
+        self.weight = weight
         self.address = pool.address
         self.name = pool.address.url
         self.name_bytes = self.name.encode("ascii")
@@ -43,6 +52,14 @@ class Endpoint:
         self.last_failure: str | None = None
         self.models: dict[str, ServedModel] = {}
         """Kept while the endpoint is down, so that its models stay known."""
+
+    @property
+    def num_in_flight(self) -> int:
+        return self.load.num_in_flight
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        return self.load.num_waiting_tokens
 
     def note_well(self, models: dict[str, ServedModel]) -> None:
         """A probe found it well, serving `models`."""
@@ -70,9 +87,9 @@ class Endpoint:
             return f"circuit breaker open after: {self.last_failure}"
         return self.last_failure or "available"
 
-    def attempt(self, *, now: float) -> "Attempt":
+    def attempt(self, *, now: float, num_new_tokens: int = 0) -> "Attempt":
         """Reserve load, and the breaker's leave, for one request; both are given back when its block is left."""
-        return Attempt(self, now=now)
+        return Attempt(self, now=now, num_new_tokens=num_new_tokens)
 
     def __repr__(self) -> str:
         state = "healthy" if self.is_healthy else f"down: {self.why_unhealthy}"
@@ -84,14 +101,15 @@ class Attempt:
 
     __slots__ = ("_endpoint", "_permit", "_reservation")
 
-    def __init__(self, endpoint: Endpoint, *, now: float) -> None:
+    def __init__(self, endpoint: Endpoint, *, now: float, num_new_tokens: int) -> None:
         self._endpoint = endpoint
         self._permit: Permit = endpoint.breaker.acquire(now)
-        self._reservation = endpoint.load.reserve()
+        self._reservation = endpoint.load.reserve(num_new_tokens=num_new_tokens)
 
     def note_answering(self) -> None:
         """The endpoint has begun to answer. For a breaker's probe that is proof enough: its answer may be a stream of
         minutes, and the endpoint would take nobody else until then."""
+        self._reservation.note_answering()
         if self._permit.is_probe:
             self._endpoint.breaker.succeed(self._permit)
 

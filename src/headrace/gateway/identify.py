@@ -35,6 +35,8 @@ class CallFields(msgspec.Struct, frozen=True):
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: int | None = None
+    stream_options: msgspec.Raw = msgspec.Raw(b"")
     truncate_prompt_tokens: int | None = None
     messages: msgspec.Raw = msgspec.Raw(b"")
     tools: msgspec.Raw = msgspec.Raw(b"")
@@ -46,6 +48,8 @@ class CallFields(msgspec.Struct, frozen=True):
     add_special_tokens: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
+    user: msgspec.Raw = msgspec.Raw(b"")
+    cache_salt: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def num_tokens_asked(self) -> int | None:
@@ -67,6 +71,8 @@ class Call:
     fields: CallFields
     body: tuple[bytes, ...]
     """What goes to the endpoint: the body as it came, or with the model's name put in."""
+    hides_usage: bool = False
+    """The gateway asked for a stream's usage, the client did not."""
 
     @property
     def model(self) -> str:

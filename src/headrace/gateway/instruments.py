@@ -32,6 +32,9 @@ class Instruments:
         self.parity = counter(
             "parity", "Prompt tokens counted here against those reported.", ("model", "result", "reason")
         )
+        self.refusals = counter("refusals", "Requests kept out by keys, limits and queues.", ("why",))
+        self.bills = counter("bills", "Admitted requests settled, by where their usage is from.", ("source",))
+        self.cost = counter("cost", "What requests cost, in the currency of the prices.", ("model",))
         self.overhead_s = histogram(
             "overhead_seconds", "From a whole request received to its sending.", _OVERHEAD_BUCKETS_S
         )
@@ -40,4 +43,13 @@ class Instruments:
             _PREFIX + "in_flight", "Requests in hand, by endpoint.", ("endpoint",), registry=registry
         )
         self.healthy = Gauge(_PREFIX + "endpoint_healthy", "1 if probes succeed.", ("endpoint",), registry=registry)
+        self.queued = Gauge(
+            _PREFIX + "queued_requests", "Requests that wait for a place.", ("priority",), registry=registry
+        )
+        self.limits_are_local = Gauge(
+            _PREFIX + "limits_are_local", "1 while limits that should be shared are not.", registry=registry
+        )
+        self.keys_are_stale = Gauge(
+            _PREFIX + "keys_are_stale", "1 while the file of keys cannot be read.", registry=registry
+        )
         self.connections = Gauge(_PREFIX + "client_connections", "Client connections open.", registry=registry)

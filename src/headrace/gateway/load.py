@@ -11,6 +11,7 @@ class LoadStatistics:
     """Requests of one endpoint, now and ever."""
 
     num_in_flight: int
+    num_waiting_tokens: int
     num_done: int
     num_failed: int
     num_cancelled: int
@@ -21,14 +22,18 @@ class EndpointLoad:
 
     def __init__(self) -> None:
         self.num_in_flight = 0
+        self.num_waiting_tokens = 0
+        """New prompt tokens of the requests that have no answer yet."""
         self._num_done = 0
         self._num_failed = 0
         self._num_cancelled = 0
 
-    def reserve(self) -> "Reservation":
-        """Count one request from now until the reservation is left. Use it as a context manager."""
+    def reserve(self, *, num_new_tokens: int = 0) -> "Reservation":
+        """Count one request from now until the reservation is left. Use it as a context manager. The prompt tokens that
+        must be computed for it count until it is answered."""
         self.num_in_flight += 1
-        return Reservation(self)
+        self.num_waiting_tokens += num_new_tokens
+        return Reservation(self, num_new_tokens=num_new_tokens)
 
     def count_end(self, *, is_done: bool | None) -> None:
         """One request ended: well, badly, or (None) because its client left."""
@@ -43,6 +48,7 @@ class EndpointLoad:
     def statistics(self) -> LoadStatistics:
         return LoadStatistics(
             num_in_flight=self.num_in_flight,
+            num_waiting_tokens=self.num_waiting_tokens,
             num_done=self._num_done,
             num_failed=self._num_failed,
             num_cancelled=self._num_cancelled,
@@ -58,12 +64,18 @@ class Reservation:
     Left by an exception other than a failure noted with `note`, the request counts as cancelled.
     """
 
-    __slots__ = ("_is_done", "_is_open", "_load")
+    __slots__ = ("_is_done", "_is_open", "_load", "_num_new_tokens")
 
-    def __init__(self, load: EndpointLoad) -> None:
+    def __init__(self, load: EndpointLoad, *, num_new_tokens: int) -> None:
         self._load = load
+        self._num_new_tokens = num_new_tokens
         self._is_open = True
         self._is_done: bool | None = None
+
+    def note_answering(self) -> None:
+        """Its prompt is computed."""
+        self._load.num_waiting_tokens -= self._num_new_tokens
+        self._num_new_tokens = 0
 
     def note(self, *, is_done: bool) -> None:
         """How the request ended."""
@@ -77,4 +89,5 @@ class Reservation:
     ) -> None:
         if self._is_open:
             self._is_open = False
+            self.note_answering()
             self._load.count_end(is_done=self._is_done)

@@ -1,5 +1,7 @@
 """The paths that the gateway answers itself: /health, and /v1/models from what the endpoints said."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from headrace.errors import ModelNotFoundError
@@ -28,24 +30,33 @@ class LocalRoutes:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    def answer(self, request: Request, client: ResponseWriter) -> bool:
-        """Answer the request if its path is one of these; False if it is not.
+    def answer_health(self, request: Request, client: ResponseWriter) -> bool:
+        """Answer the request if its path is /health, which asks for no key; False if it is not.
+
+        Raises MethodNotAllowedError.
+        """
+        if request.path != "/health":
+            return False
+        _check_method(request)
+        status, body = self.health()
+        answer_json(client, body, status=status)
+        return True
+
+    def answer_models(self, request: Request, client: ResponseWriter, *, may_use: Callable[[str], bool]) -> bool:
+        """Answer the request if it is about models, those that `may_use` lets through; False if it is not.
 
         Raises MethodNotAllowedError, and ModelNotFoundError for `/v1/models/NAME`.
         """
         path = request.path
         is_model = path.startswith(_MODELS + "/")
-        if not is_model and path not in {_MODELS, "/health"}:
+        if not is_model and path != _MODELS:
             return False
-        if request.method not in {"GET", "HEAD"}:
-            raise MethodNotAllowedError(f"{path} takes GET, not {request.method}.", allow="GET, HEAD")
-        if path == "/health":
-            status, body = self.health()
-            answer_json(client, body, status=status)
-        elif is_model:
-            answer_json(client, self._model(path.removeprefix(_MODELS + "/")))
+        _check_method(request)
+        if is_model:
+            answer_json(client, self._model(path.removeprefix(_MODELS + "/"), may_use=may_use))
         else:
-            answer_json(client, msgspec.json.encode(_ModelList(data=[one.raw for one in self._fleet.models.values()])))
+            data = [served.raw for name, served in self._fleet.models.items() if may_use(name)]
+            answer_json(client, msgspec.json.encode(_ModelList(data=data)))
         return True
 
     def health(self) -> tuple[int, bytes]:
@@ -59,8 +70,13 @@ class LocalRoutes:
         )
         return 200 if is_well else 503, msgspec.json.encode(health)
 
-    def _model(self, name: str) -> bytes:
-        served = self._fleet.models.get(name)
+    def _model(self, name: str, *, may_use: Callable[[str], bool]) -> bytes:
+        served = self._fleet.models.get(name) if may_use(name) else None
         if served is None:
             raise ModelNotFoundError(f"The model {name!r} does not exist here.", param="model")
         return bytes(served.raw)
+
+
+def _check_method(request: Request) -> None:
+    if request.method not in {"GET", "HEAD"}:
+        raise MethodNotAllowedError(f"{request.path} takes GET, not {request.method}.", allow="GET, HEAD")

@@ -5,17 +5,20 @@ A count that cannot be had in time is no reason to refuse anybody: the call goes
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from headrace.errors import ContextLengthError, HeadraceError, OverloadedError, RequestError
 from headrace.gateway.identify import Call, CallFields, Route
 from headrace.gateway.tokenizers import ModelTokenizers
-from headrace.tokenization import ChatPrompt, TokenizationService
+from headrace.tokenization import ChatPrompt, TokenIds, TokenizationService
+from headrace.tokenization.tokenizer import pack_token_ids
 
-_TEXTS = msgspec.json.Decoder(str | list[str | int | list[int]])
-_TOKEN_IDS = msgspec.json.Decoder(list[int])
+_TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_TEXTS = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
+_TOKEN_IDS = msgspec.json.Decoder(list[_TokenId])
 _MESSAGES = msgspec.json.Decoder(list[dict[str, object]])
 _OBJECT = msgspec.json.Decoder(dict[str, object])
 _MAX_TEXTS = 2048
@@ -28,7 +31,10 @@ class PromptCount:
     total: int | None = None
     longest: int | None = None
     """Of the longest prompt, where a call brings several; that one must fit the context."""
+    num_prompts: int = 1
     why: str = "exact"
+    token_ids: tuple[TokenIds, ...] = field(default=(), repr=False, compare=False)
+    """Of each prompt; none where they are not known."""
 
 
 class PromptCounter:
@@ -46,11 +52,11 @@ class PromptCounter:
             return PromptCount(why="not_needed")
         try:
             if (given := _given_token_ids(call)) is not None:
-                return _sum(given)
+                return _count_of(given)
             async with asyncio.timeout(self._timeout_s):
                 if (why := await self._tokenizers.why_not_ready(call.model)) is not None:
                     return PromptCount(why=why)
-                return _sum([await self._encode(call, prompt) for prompt in _prompts(call)])
+                return _count_of([await self._encode(call, prompt) for prompt in _prompts(call)])
         except TimeoutError:
             return PromptCount(why="tokenize_timeout")
         except OverloadedError:
@@ -63,28 +69,32 @@ class PromptCounter:
         except HeadraceError:
             return PromptCount(why="tokenize_error")
 
-    async def _encode(self, call: Call, prompt: str | ChatPrompt) -> int:
+    async def _encode(self, call: Call, prompt: str | ChatPrompt) -> TokenIds:
         adds = call.fields.add_special_tokens is not False  # engines add them to plain prompts unless told
         limit = call.card.max_model_len if call.fields.truncate_prompt_tokens is None else None
         encoded = await self._service.encode(prompt, model=call.model, add_special_tokens=adds, max_tokens=limit)
-        return len(encoded.token_ids)
+        return encoded.token_ids
 
 
-def _sum(counts: Sequence[int]) -> PromptCount:
-    return PromptCount(total=sum(counts), longest=max(counts, default=0))
+def _count_of(prompts: Sequence[TokenIds]) -> PromptCount:
+    counts = [len(token_ids) for token_ids in prompts]
+    longest = max(counts, default=0)
+    return PromptCount(total=sum(counts), longest=longest, num_prompts=len(counts), token_ids=tuple(prompts))
 
 
-def _given_token_ids(call: Call) -> list[int] | None:
-    """Lengths of the prompts that come as token ids, so that nothing is to be encoded."""
+def _given_token_ids(call: Call) -> list[TokenIds] | None:
+    """The prompts that come as token ids, so that nothing is to be encoded."""
     fields = call.fields
     if fields.prompt_token_ids and fields.prompt_token_ids != b"null":
-        return [len(_TOKEN_IDS.decode(fields.prompt_token_ids))]
+        return [pack_token_ids(_TOKEN_IDS.decode(fields.prompt_token_ids))]
     if call.route is Route.CHAT:
         return None
     texts = _TEXTS.decode(_plain_prompt(call))
     if isinstance(texts, str) or not texts or isinstance(texts[0], str):
         return None
-    return [len(texts)] if isinstance(texts[0], int) else [len(ids) for ids in texts if isinstance(ids, list)]
+    if isinstance(texts[0], int):
+        return [pack_token_ids([one for one in texts if isinstance(one, int)])]
+    return [pack_token_ids(ids) for ids in texts if isinstance(ids, list)]
 
 
 def _prompts(call: Call) -> list[str | ChatPrompt]:

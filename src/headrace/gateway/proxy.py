@@ -21,13 +21,15 @@ from headrace.gateway.http.head import forwarded_request_head, relayed_response_
 from headrace.gateway.http.message import Headers, ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call
+from headrace.gateway.stream_usage import without_usage
 from headrace.gateway.upstream.connection import UpstreamConnection
 from headrace.gateway.upstream.pool import UpstreamPool
-from headrace.gateway.usage import NoUsage, Usage, UsageReader, usage_reader
+from headrace.gateway.usage import Meter, Usage
 from headrace.openai.errors import error_body
 from headrace.openai.sse import encode_event
 
 _SERVICE_UNAVAILABLE = 503
+_MAX_HELD_JSON_BYTES = 1 << 20
 
 
 class EndpointUnavailableError(UpstreamError):
@@ -64,24 +66,35 @@ class Answer:
         return isinstance(self.error, (UpstreamConnectError, EndpointUnavailableError))
 
 
-async def relay(
-    call: Call,
-    pool: UpstreamPool,
-    client: ResponseWriter,
-    *,
-    own_headers: Callable[[ResponseHead], Headers],
-    holds_503: bool,
-) -> Answer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPlan:
+    """What is done with an answer besides relaying it."""
+
+    meter: Meter
+    """Reads the usage as it passes."""
+    own_headers: Callable[[ResponseHead], Headers]
+    """The gateway's own header fields, asked for when the answer's head is relayed."""
+    own_trailers: Callable[[], Headers] | None = None
+    """Fields that follow a stream, asked for at its end."""
+    holds_503: bool = False
+    """Keep an answer of 503 from the client; another endpoint can be asked."""
+    holds_json: bool = False
+    """Relay the head of a JSON answer only with the whole of it (up to 1 MiB), so that `own_headers` can tell what the
+    meter has read. No client can do anything with a part of it."""
+    hides_usage: bool = False
+    """Leave out events that tell nothing but the usage."""
+
+
+async def relay(call: Call, pool: UpstreamPool, client: ResponseWriter, *, plan: RelayPlan) -> Answer:
     """Send `call` to the endpoint of `pool` and its answer to `client`.
 
-    `own_headers` is asked for the gateway's own header fields when the answer's head is relayed. With `holds_503` an
-    answer of 503 is kept from the client, and another endpoint can be asked. Upstream's failures come back in the
-    Answer; when nothing was relayed the client is still to be answered. Cancelled, it closes the endpoint's connection.
+    Upstream's failures come back in the Answer; when nothing was relayed the client is still to be answered.
+    Cancelled, it closes the endpoint's connection.
     """
     head = _request_head(call, pool)
     connection = pool.take_idle()
     if connection is not None:
-        answer = await _exchange((head, *call.body), connection, client, own_headers=own_headers, holds_503=holds_503)
+        answer = await _exchange((head, *call.body), connection, client, plan=plan)
         if not isinstance(answer.error, UpstreamConnectError):
             return answer
         # The endpoint closed the idle connection while we sent; a fresh one tells whether it is there.
@@ -89,18 +102,14 @@ async def relay(
         connection = await pool.connect()
     except UpstreamError as error:
         return Answer(error=error)
-    return await _exchange((head, *call.body), connection, client, own_headers=own_headers, holds_503=holds_503)
+    return await _exchange((head, *call.body), connection, client, plan=plan)
 
 
 async def _exchange(
-    parts: tuple[bytes, ...],
-    connection: UpstreamConnection,
-    client: ResponseWriter,
-    *,
-    own_headers: Callable[[ResponseHead], Headers],
-    holds_503: bool,
+    parts: tuple[bytes, ...], connection: UpstreamConnection, client: ResponseWriter, *, plan: RelayPlan
 ) -> Answer:
-    sink = _Relay(connection, client, own_headers=own_headers, holds_503=holds_503)
+    sink = _Relay(connection, client, plan=plan)
+    plan.meter.is_sent = True
     connection.send(parts, sink=sink)
     try:
         return await sink.ended
@@ -126,65 +135,57 @@ def _request_head(call: Call, pool: UpstreamPool) -> bytes:
 class _Relay:
     """Takes the answer from the endpoint's connection and writes it to the client. `ended` gets the Answer."""
 
-    def __init__(
-        self,
-        connection: UpstreamConnection,
-        client: ResponseWriter,
-        *,
-        own_headers: Callable[[ResponseHead], Headers],
-        holds_503: bool,
-    ) -> None:
+    def __init__(self, connection: UpstreamConnection, client: ResponseWriter, *, plan: RelayPlan) -> None:
         self.ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.has_ended = False
         self._connection = connection
         self._client = client
-        self._own_headers = own_headers
-        self._holds_503 = holds_503
+        self._plan = plan
         self._sent_s = time.monotonic()
         self._first_byte_s: float | None = None
         self._head: ResponseHead | None = None
-        self._usage: UsageReader = NoUsage()
+        self._held: list[bytes] | None = None
+        self._num_held_bytes = 0
         self._boundary: EventBoundary | None = None
 
     def on_head(self, head: ResponseHead) -> None:
         self._first_byte_s = time.monotonic() - self._sent_s
-        if head.status == _SERVICE_UNAVAILABLE and self._holds_503:
+        if head.status == _SERVICE_UNAVAILABLE and self._plan.holds_503:
             self._hold_back(head)
             return
         self._head = head
-        self._usage = usage_reader(head)
+        self._plan.meter.begin(head)
         if head.is_event_stream and head.content_length is None:
             self._boundary = EventBoundary()
-        self._client.start(
-            status=head.status,
-            reason=head.reason,
-            headers=relayed_response_headers(head.headers) + self._own_headers(head),
-            content_length=head.content_length,
-        )
-        self._client.producer = self
-        if self._client.is_paused:
-            self.pause()
+        if self._plan.holds_json and head.is_json:
+            self._held = []
+        else:
+            self._start(head)
 
     def on_body(self, data: bytes) -> None:
         if self._boundary is not None:
             data = self._boundary.push(data)
-        self._usage.feed(data)
-        self._client.send(data)
+        self._plan.meter.feed(data)
+        if self._held is not None:
+            self._hold_json(data)
+        else:
+            self._send(data)
 
     def on_read_end(self) -> None:
         self._client.flush()
 
     def on_end(self, error: UpstreamError | None) -> None:
+        self._send_held()
         if error is None:
             self._send_rest()
-            self._client.finish()
+            self._client.finish(trailers=self._trailers())
         elif self._head is not None:
             self._tell_break(error)
         self._end(
             Answer(
                 status=self._head.status if self._head else None,
                 error=error,
-                usage=self._usage.result(),
+                usage=self._plan.meter.usage(),
                 first_byte_s=self._first_byte_s,
                 asks_to_wait=self._head is not None and _asks_to_wait(self._head),
                 was_relayed=self._head is not None,
@@ -196,6 +197,36 @@ class _Relay:
 
     def resume(self) -> None:
         self._connection.resume_reading()
+
+    def _start(self, head: ResponseHead) -> None:
+        headers = relayed_response_headers(head.headers) + self._plan.own_headers(head)
+        self._client.start(status=head.status, reason=head.reason, headers=headers, content_length=head.content_length)
+        self._client.producer = self
+        if self._client.is_paused:
+            self.pause()
+
+    def _send(self, data: bytes) -> None:
+        self._client.send(without_usage(data) if self._plan.hides_usage and self._boundary is not None else data)
+
+    def _hold_json(self, data: bytes) -> None:
+        assert self._held is not None
+        self._held.append(data)
+        self._num_held_bytes += len(data)
+        if self._num_held_bytes > _MAX_HELD_JSON_BYTES:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        if self._held is None or self._head is None:
+            return
+        held, self._held = self._held, None
+        self._start(self._head)
+        for data in held:
+            self._client.send(data)
+
+    def _trailers(self) -> Headers | None:
+        if self._boundary is None or self._plan.own_trailers is None:
+            return None
+        return self._plan.own_trailers()
 
     def _hold_back(self, head: ResponseHead) -> None:
         self._connection.abandon()
@@ -211,8 +242,8 @@ class _Relay:
     def _send_rest(self) -> None:
         if self._boundary is not None:
             rest = self._boundary.take_rest()
-            self._usage.feed(rest)
-            self._client.send(rest)
+            self._plan.meter.feed(rest)
+            self._send(rest)
 
     def _tell_break(self, error: UpstreamError) -> None:
         if self._boundary is None:

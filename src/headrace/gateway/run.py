@@ -5,6 +5,7 @@ import logging
 
 from headrace.aio.bridge import make_async
 from headrace.aio.stop import StopRequest, stopped_by_signals
+from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.app import Gateway
 from headrace.gateway.settings import GatewaySettings
 from headrace.ready_file import write_ready_file
@@ -13,12 +14,17 @@ from headrace.tokenization import TokenizationSettings
 _LOG = logging.getLogger(__name__)
 
 
-async def run_gateway(settings: GatewaySettings, *, tokenization: TokenizationSettings | None = None) -> None:
+async def run_gateway(
+    settings: GatewaySettings,
+    *,
+    admission: AdmissionSettings | None = None,
+    tokenization: TokenizationSettings | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is under way, for `drain_timeout_s` at most; a second signal cuts
     it at once. Must run in the main thread's loop, which gets the signal handlers. Raises SettingsError."""
     stop = StopRequest()
     with stopped_by_signals(stop):
-        async with Gateway(settings, tokenization=tokenization) as gateway:
+        async with Gateway(settings, admission=admission, tokenization=tokenization) as gateway:
             await _announce(gateway, settings)
             await stop.requested.wait()
             _LOG.info("stopping; requests under way get %.0f s to end", settings.drain_timeout_s)

@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headrace.errors import SettingsError
 from headrace.gateway.discovery.static import StaticSource
+from headrace.gateway.kv_events.sources import parse_sources
 from headrace.gateway.routing.policy import PolicyName
+from headrace.gateway.upstream.address import parse_address
 from headrace.units import NumBytes, Seconds
+
+_MAX_WEIGHT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,27 @@ class GatewaySettings:
     """Port of metrics and dashboard; 0 lets the system choose, none leaves them out."""
     ready_file: str | None = None
     """File to write {"url", "admin_url", "pid"} to, as JSON, when the gateway listens."""
-    policy: PolicyName = "least_loaded"
-    """How an endpoint is chosen."""
+    policy: PolicyName = "prefix"
+    """How an endpoint is chosen; `prefix` sends a request where most of its prompt is cached already."""
+    session_header: str = "x-session-id"
+    """Request header that names a session, for the policy `session`; without it the field `user` of the body does."""
+    endpoint_weight: tuple[str, ...] = ()
+    """Power of an endpoint beside the others', as URL=NUMBER; 1 for those not named."""
+    block_size: int = 16
+    """Tokens in a block of the endpoints' KV caches, for those that publish no KV events, which tell."""
+    max_prefix_index_bytes: NumBytes = 128 << 20
+    """Memory for what is known of the endpoints' caches."""
+    kv_events: Literal["auto", "off"] = "auto"
+    """Whether endpoints are asked (GET /kv_event_sources) where they publish what they cache."""
+    kv_event_source: tuple[str, ...] = ()
+    """Where an endpoint that cannot be asked publishes it, as URL=tcp://HOST:PORT[,tcp://HOST:PORT] with the address of
+    replays behind the comma."""
+    decision_log: str | None = None
+    """File that routing decisions are appended to as JSON lines, for `headrace replay`."""
+    decision_log_share: float = 1.0
+    """Part of the decisions that is written, from 0 to 1."""
+    max_decision_log_bytes: NumBytes = 64 << 20
+    """Size of that file; then it is renamed to FILE.1 and begun anew."""
     tokenizer: tuple[str, ...] = ()
     """Tokenizers as MODEL=PATH, or one bare PATH for all models. Without: the directory that an endpoint's /v1/models
     gives as `root`, if it is on this machine."""
@@ -82,6 +106,16 @@ class GatewaySettings:
         self._check_ports()
         self._check_positive()
         tokenizer_paths(self.tokenizer)
+        self._check_routing()
+
+    def _check_routing(self) -> None:
+        parse_sources(self.kv_event_source)
+        endpoint_weights(self.endpoint_weight)
+        if not 1 <= self.block_size <= 4096:
+            raise SettingsError(f"block_size is {self.block_size}; give 1 to 4096", param="block_size")
+        if not 0 <= self.decision_log_share <= 1:
+            message = f"decision_log_share is {self.decision_log_share:g}; give 0 to 1"
+            raise SettingsError(message, param="decision_log_share")
 
     def _check_ports(self) -> None:
         for name, port in (("port", self.port), ("admin_port", self.admin_port)):
@@ -96,6 +130,22 @@ class GatewaySettings:
                 raise SettingsError(f"{name} is {value}; give at least 1", param=name)
             if name.endswith("_s") and not value > 0:
                 raise SettingsError(f"{name} is {value} s; give more than 0", param=name)
+
+
+def endpoint_weights(entries: tuple[str, ...]) -> dict[str, float]:
+    """`URL=NUMBER` entries by the endpoint's URL. Raises SettingsError."""
+    weights: dict[str, float] = {}
+    for entry in entries:
+        url, separator, text = entry.rpartition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            weight = 0.0
+        if not separator or not 0 < weight <= _MAX_WEIGHT:
+            message = f"endpoint_weight {entry!r} is not URL=NUMBER with a number over 0, to {_MAX_WEIGHT}"
+            raise SettingsError(message, param="endpoint_weight")
+        weights[parse_address(url, param="endpoint_weight").url] = weight
+    return weights
 
 
 def tokenizer_paths(entries: tuple[str, ...]) -> dict[str | None, Path]:

@@ -2,8 +2,11 @@
 
 import time
 
-from headrace.gateway.decisions import Decision, DecisionLog
-from headrace.gateway.endpoint import Endpoint
+from headrace.errors import HeadraceError
+from headrace.gateway.admission.bill import Bill
+from headrace.gateway.admission.prices import PICO
+from headrace.gateway.choose import Chosen
+from headrace.gateway.decisions import Decision, DecisionLog, Trace
 from headrace.gateway.identify import Call, Route
 from headrace.gateway.instruments import Instruments
 from headrace.gateway.parity import ParityLedger, compare
@@ -37,12 +40,23 @@ class Ledger:
         self.num_disconnects += 1
         self._instruments.disconnects.inc()
 
+    def on_refused(self, error: HeadraceError) -> None:
+        """Admission kept a request out."""
+        self._instruments.refusals.labels(error.code or "other").inc()
+
+    def on_settled(self, model: str, bill: Bill) -> None:
+        """A request that was admitted has its bill."""
+        self._instruments.bills.labels(bill.source).inc()
+        if bill.cost:
+            self._instruments.cost.labels(model).inc(bill.cost / PICO)
+
     def note_overhead(self, overhead_s: float) -> None:
         """A request leaves the gateway so long after it was received."""
         self._instruments.overhead_s.observe(overhead_s)
 
-    def note_attempt(self, call: Call, prompt: PromptCount, endpoint: Endpoint, *, reason: str, answer: Answer) -> None:
+    def note_attempt(self, call: Call, prompt: PromptCount, chosen: Chosen, *, answer: Answer) -> None:
         """A request to one endpoint has ended."""
+        endpoint = chosen.endpoint
         outcome = _outcome(answer)
         self._instruments.attempts.labels(endpoint.name, outcome).inc()
         if answer.first_byte_s is not None:
@@ -57,11 +71,21 @@ class Ledger:
                 request_id=call.request_id.decode("latin-1"),
                 model=call.model,
                 endpoint=endpoint.name,
-                reason=reason,
+                reason=chosen.reason,
                 prompt_tokens=prompt.total,
+                cached_tokens_predicted=chosen.routed.num_cached_tokens,
+                cached_tokens=answer.usage.cached_tokens if answer.usage is not None else None,
                 outcome=str(answer.status) if answer.error is None else outcome,
-            )
+            ),
+            self._trace(chosen, answer),
         )
+
+    def _trace(self, chosen: Chosen, answer: Answer) -> Trace | None:
+        has_ended = answer.error is None or answer.was_relayed  # else the request goes to another endpoint
+        if not has_ended or not self._decisions.wants_trace():
+            return None
+        num_tokens = answer.usage.completion_tokens if answer.usage is not None else None
+        return Trace(policy=chosen.policy, output_length=num_tokens or 0, hash_ids=chosen.prompt.trace_ids())
 
     def settle(self, call: Call, prompt: PromptCount, answer: Answer) -> None:
         """A request has its answer, whole or broken off."""

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.aio.stall import LoopStallMonitor
+from headrace.gateway.admission.control import Admission, AdmissionStatistics
+from headrace.gateway.admission.prices import money_text
+from headrace.gateway.admission.usage_totals import ModelTotals
 from headrace.gateway.decisions import Decision, DecisionLog
 from headrace.gateway.endpoint import Endpoint
 from headrace.gateway.fleet import Fleet
@@ -16,6 +19,7 @@ from headrace.gateway.settle import Ledger
 from headrace.tokenization import TokenizationService
 
 _NUM_SAMPLES = 60
+_MAX_KEYS_SHOWN = 50
 
 
 class EndpointView(msgspec.Struct, kw_only=True):
@@ -51,6 +55,30 @@ class ParityView(msgspec.Struct, kw_only=True):
     reasons: dict[str, int]
 
 
+class KeyView(msgspec.Struct, kw_only=True):
+    """What one key has used since the start."""
+
+    name: str
+    num_requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: str
+
+
+class AdmissionView(msgspec.Struct, kw_only=True):
+    """Keys, limits and queues."""
+
+    num_keys: int
+    why_local: str | None
+    """Why limits that should be shared are not."""
+    why_keys_stale: str | None
+    num_waiting: dict[str, int]
+    num_turned_away: int
+    """Requests for which the queue was full, or too slow."""
+    keys: list[KeyView]
+    """Those that used most, by cost and tokens."""
+
+
 class Snapshot(msgspec.Struct, kw_only=True):
     """All of it; what goes over the wire once a second."""
 
@@ -69,6 +97,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     tokens_per_s_history: list[float]
     loop_lag_ms: float
     tokenization: TokenizationView
+    admission: AdmissionView
     parity: list[ParityView]
     decisions: list[Decision]
 
@@ -83,6 +112,7 @@ class Sampler:
         ledger: Ledger,
         parity: ParityLedger,
         decisions: DecisionLog,
+        admission: Admission,
         tokenization: TokenizationService,
         instruments: Instruments,
         stalls: LoopStallMonitor,
@@ -93,6 +123,7 @@ class Sampler:
         self._ledger = ledger
         self._parity = parity
         self._decisions = decisions
+        self._admission = admission
         self._tokenization = tokenization
         self._instruments = instruments
         self._stalls = stalls
@@ -112,6 +143,8 @@ class Sampler:
         endpoints = [_view_of(endpoint, now_s=now_s) for endpoint in self._fleet.endpoints]
         num_connections = self._count_connections()
         self._set_gauges(endpoints, num_connections=num_connections)
+        admission = self._admission.statistics()
+        self._set_admission_gauges(admission)
         return Snapshot(
             time_s=time.time(),
             uptime_s=now_s - self._started_s,
@@ -128,6 +161,7 @@ class Sampler:
             tokens_per_s_history=list(self._tokens_per_s),
             loop_lag_ms=lag_s * 1e3,
             tokenization=self._view_tokenization(),
+            admission=_view_admission(admission),
             parity=[_view_parity(statistics) for statistics in self._parity.statistics()],
             decisions=self._decisions.latest(),
         )
@@ -144,6 +178,12 @@ class Sampler:
         for view in endpoints:
             self._instruments.in_flight.labels(view.name).set(view.num_in_flight)
             self._instruments.healthy.labels(view.name).set(view.is_healthy)
+
+    def _set_admission_gauges(self, admission: AdmissionStatistics) -> None:
+        self._instruments.limits_are_local.set(admission.why_local is not None)
+        self._instruments.keys_are_stale.set(admission.why_keys_stale is not None)
+        for priority, num_waiting in admission.gate.num_waiting.items():
+            self._instruments.queued.labels(priority).set(num_waiting)
 
     def _view_tokenization(self) -> TokenizationView:
         statistics = self._tokenization.statistics()
@@ -168,6 +208,31 @@ def _view_of(endpoint: Endpoint, *, now_s: float) -> EndpointView:
         num_cancelled=load.num_cancelled,
         num_connections=endpoint.pool.statistics().num_open,
     )
+
+
+def _view_admission(admission: AdmissionStatistics) -> AdmissionView:
+    most = sorted(admission.totals.items(), key=lambda one: _use_of(one[1]), reverse=True)[:_MAX_KEYS_SHOWN]
+    return AdmissionView(
+        num_keys=admission.num_keys,
+        why_local=admission.why_local,
+        why_keys_stale=admission.why_keys_stale,
+        num_waiting=admission.gate.num_waiting,
+        num_turned_away=admission.gate.num_refused + admission.gate.num_timed_out,
+        keys=[
+            KeyView(
+                name=name,
+                num_requests=totals.num_requests,
+                prompt_tokens=totals.prompt_tokens,
+                completion_tokens=totals.completion_tokens,
+                cost=money_text(totals.cost),
+            )
+            for name, totals in most
+        ],
+    )
+
+
+def _use_of(totals: ModelTotals) -> tuple[int, int]:
+    return totals.cost, totals.prompt_tokens + totals.completion_tokens
 
 
 def _view_parity(statistics: ParityStatistics) -> ParityView:

@@ -18,6 +18,9 @@ CUT_CONNECTION = "headrace.cut_connection"
 """The ASGI extension that closes the connection at once, throwing away what the client has not read."""
 
 _INVALID_REQUEST = "invalid_request_error"
+_MAX_WAITING_REQUESTS = 128
+"""Requests that a client may have sent ahead while the first of them is answered. One read of the socket can hold
+thousands, and every one that waits takes memory."""
 _LATE_BODY_GRACE_S = 1.0
 """Between the deadline of a body, whose client is told, and the end of a connection that goes on sending."""
 
@@ -28,10 +31,15 @@ class ConnectionBounds:
 
     max_connections: int
     max_head_bytes: int
-    """Kept to one read of the socket: a head that arrives whole in one piece passes."""
+    """Kept to one read of the socket: a head that arrives whole in one piece passes, and what arrives together with
+    other requests is not counted."""
     head_timeout_s: float
     body_timeout_s: float
     write_timeout_s: float
+
+
+class _TooManyWaitingError(Exception):
+    """Goes no further than the parser."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -53,6 +61,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._on_lost = on_lost
         self._is_stopping = is_stopping
         self._num_head_bytes: int | None = 0  # None between a head and the next request
+        self._num_heads_begun = 0
         self._head_deadline: asyncio.TimerHandle | None = None
         self._body_deadline: asyncio.TimerHandle | None = None
         self._unread: UnreadWatch | None = None
@@ -90,11 +99,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # -- what the client sends
 
     def data_received(self, data: bytes) -> None:
+        is_within_body = self.cycle is not None and self.cycle.more_body
+        num_heads_before = self._num_heads_begun
         super().data_received(data)
         if self.transport.is_closing():
             return
         if self._num_head_bytes is not None:
-            self._num_head_bytes += len(data)
+            num_heads = self._num_heads_begun - num_heads_before
+            if num_heads == 0 or (num_heads == 1 and not is_within_body):
+                self._num_head_bytes += len(data)  # nothing but this head was in it
             if self._num_head_bytes > self._bounds.max_head_bytes:
                 self._refuse_head()
         elif self._body_deadline is None and not self.pipeline and self.cycle.more_body:
@@ -102,8 +115,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._body_deadline = self.loop.call_later(deadline_s, self.transport.abort)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MAX_WAITING_REQUESTS:
+            raise _TooManyWaitingError  # the parser stops, and `send_400_response` is called
         super().on_message_begin()
         self.scope["extensions"] = {CUT_CONNECTION: {"cut": self.transport.abort}}
+        self._num_heads_begun += 1
         self._begin_head()
 
     def on_headers_complete(self) -> None:
@@ -168,6 +184,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # -- refusals, for which no route is asked
 
     def send_400_response(self, msg: str) -> None:
+        """Called for what is not HTTP. Within an answer there is no room for another: the connection just ends."""
+        if any(cycle.response_started and not cycle.response_complete for cycle in self._open_cycles):
+            self.transport.abort()
+            return
         self._refuse(b"400 Bad Request", message=f"this is not HTTP/1.1: {msg}", code="invalid_http")
 
     def _refuse_head(self) -> None:

@@ -78,10 +78,11 @@ class ResponseWriter:
             if not self._transport.is_closing():
                 self._transport.writelines(parts)
 
-    def finish(self) -> None:
-        """End the answer well."""
+    def finish(self, *, trailers: Headers | None = None) -> None:
+        """End the answer well. `trailers` go after a body in chunks; any other has no room for them."""
         if self._is_chunked and not self._is_head:
-            self._parts.append(b"0\r\n\r\n")
+            lines = [b"%b: %b\r\n" % item for item in trailers or ()]
+            self._parts.append(b"0\r\n%b\r\n" % b"".join(lines))
         self.is_finished = True
         self.flush()
 

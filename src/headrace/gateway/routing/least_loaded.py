@@ -2,27 +2,27 @@
 
 from collections.abc import Sequence
 
-from headrace.gateway.routing.policy import Candidate, Choice, PolicyName
+from headrace.gateway.routing.policy import Candidate, Choice, Draw, PolicyName, RequestFacts
+from headrace.gateway.routing.turns import Turns
 
 
 class LeastLoaded:
-    """Fewest requests in flight. Ties rotate: the first of the equals after the one that was chosen last."""
+    """Fewest requests in flight for its weight. Ties rotate: the first of the equals after the one chosen last."""
 
     name: PolicyName = "least_loaded"
 
-    def __init__(self) -> None:
-        self._last = ""
+    def __init__(self, *, draw: Draw) -> None:
+        del draw
+        self._turns = Turns()
 
-    def choose(self, candidates: Sequence[Candidate]) -> Choice:
-        fewest = min(candidate.num_in_flight for candidate in candidates)
-        equals = [index for index, candidate in enumerate(candidates) if candidate.num_in_flight == fewest]
-        last = next((index for index, candidate in enumerate(candidates) if candidate.name == self._last), None)
-        after = [index for index in equals if last is not None and index > last]
-        index = after[0] if after else equals[0]
-        self._last = candidates[index].name
+    def choose(self, candidates: Sequence[Candidate], facts: RequestFacts) -> Choice:
+        del facts
+        loads = [candidate.num_in_flight / candidate.weight for candidate in candidates]
+        fewest = min(loads)
+        index = self._turns.take(candidates, [index for index, load in enumerate(loads) if load == fewest])
         if len(candidates) == 1:
             return Choice(index, "only endpoint")
-        return Choice(index, f"{fewest} in flight, fewest of {len(candidates)}")
+        return Choice(index, f"{candidates[index].num_in_flight} in flight, fewest of {len(candidates)}")
 
     def __repr__(self) -> str:
-        return f"LeastLoaded(last={self._last!r})"
+        return f"LeastLoaded({self._turns!r})"

@@ -1,10 +1,13 @@
 """What every routing policy takes and gives. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
-PolicyName = Literal["least_loaded"]
+PolicyName = Literal["round_robin", "least_loaded", "power_of_two", "session", "prefix_hash", "prefix"]
+
+Draw: TypeAlias = Callable[[int], int]
+"""A random number from 0 to one less than the argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,26 @@ class Candidate:
 
     name: str
     num_in_flight: int
+    num_waiting_tokens: int = 0
+    """New prompt tokens of requests sent there that have no answer yet."""
+    num_cached_tokens: int = 0
+    """Tokens of this prompt that it need not compute."""
+    weight: float = 1.0
+    """Its power beside the others'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """What is known of the request. Keys are numbers that every gateway computes alike."""
+
+    num_tokens: int = 1
+    """Of the prompt; estimated from its text where it could not be tokenized."""
+    head_key: int | None = None
+    """Names the prompt's first few hundred tokens; None without a prompt."""
+    novel_key: int | None = None
+    """Names the prompt as far as its first block that no candidate has."""
+    session_key: int | None = None
+    """Names the session or user that the client gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +55,7 @@ class Policy(Protocol):
 
     name: PolicyName
 
-    def __init__(self) -> None: ...
+    def __init__(self, *, draw: Draw) -> None: ...
 
-    def choose(self, candidates: Sequence[Candidate]) -> Choice:
+    def choose(self, candidates: Sequence[Candidate], facts: RequestFacts) -> Choice:
         """One of `candidates`, of which there is at least one, in an order that stays the same between calls."""

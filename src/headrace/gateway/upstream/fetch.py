@@ -34,7 +34,8 @@ async def fetch(pool: UpstreamPool, path: str, *, timeout_s: float) -> Fetched:
             connection.send([head], sink=collector)
             return await collector.done
         finally:
-            connection.abandon()
+            if not collector.done.done():  # after its end the connection may already serve somebody else
+                connection.abandon()
 
 
 class _Collector:

@@ -1,0 +1,37 @@
+"""Which class of the queue a request belongs to. Pure."""
+
+from typing import Literal, get_args
+
+from headrace.errors import InvalidRequestError
+
+PriorityClass = Literal["interactive", "normal", "batch"]
+
+PRIORITIES: tuple[PriorityClass, ...] = get_args(PriorityClass)
+"""The first goes first."""
+
+HEADER = b"x-headrace-priority"
+
+
+def class_of(
+    *, asked: bytes | None, allowed: PriorityClass, num_prompt_tokens: int, long_prompt_tokens: int | None
+) -> PriorityClass:
+    """The lowest of what the request asks for in its header, what its key allows, and what its length makes of it.
+
+    A header can only lower: whoever could raise himself would. Raises InvalidRequestError for an unknown class.
+    """
+    classes = [allowed]
+    if asked is not None:
+        classes.append(_parse(asked))
+    if long_prompt_tokens is not None and num_prompt_tokens > long_prompt_tokens:
+        classes.append("batch")
+    return max(classes, key=PRIORITIES.index)
+
+
+def _parse(text: bytes) -> PriorityClass:
+    word = text.decode("latin-1").strip().lower()
+    for name in PRIORITIES:
+        if word == name:
+            return name
+    raise InvalidRequestError(
+        f"{HEADER.decode()} is {word[:40]!r}; give one of {', '.join(PRIORITIES)}.", param=HEADER.decode()
+    )

@@ -1,0 +1,79 @@
+"""The step between tokens and an endpoint: who can take the call, whom the router chooses of them, and what is learnt
+when it answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.gateway.endpoint import Endpoint
+from headrace.gateway.fleet import Fleet
+from headrace.gateway.identify import Call
+from headrace.gateway.prefix_index import ChainHashers
+from headrace.gateway.prompt_blocks import PromptBlocks
+from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.router import Routed, Router
+from headrace.gateway.routing import PolicyName
+from headrace.gateway.usage import Usage
+
+_BY_PROMPT = frozenset({"prefix", "prefix_hash"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """One choice, for one attempt."""
+
+    endpoint: Endpoint
+    reason: str
+    routed: Routed
+    prompt: PromptBlocks
+    policy: PolicyName
+
+
+class Chooser:
+    """Chooses for calls. Whoever is given a choice reserves load on its endpoint before anybody else asks."""
+
+    def __init__(self, fleet: Fleet, router: Router, hashers: ChainHashers, *, session_header: str) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._hashers = hashers
+        self._session_header = session_header.lower().encode("latin-1")
+        self._policy: PolicyName = router.policy.name
+        self.policy_name = self._policy.encode("ascii")
+
+    def prompt_of(self, call: Call, count: PromptCount) -> PromptBlocks:
+        """The prompt to choose by, for all attempts of a call."""
+        return PromptBlocks(
+            call,
+            count,
+            hashers=self._hashers,
+            session_header=self._session_header,
+            hashes_text=self._policy in _BY_PROMPT,
+        )
+
+    def choose(self, call: Call, prompt: PromptBlocks, failures: Mapping[Endpoint, str], *, now: float) -> Chosen:
+        """An endpoint that has not failed yet. Raises OverloadedError when there is none."""
+        candidates = self._fleet.candidates(call.model, now=now, excluding=failures)
+        if not candidates:
+            raise self._fleet.unavailable(call.model, now=now)
+        routed = self._router.choose(prompt, candidates, now=now)
+        by_text = "; by text" if prompt.is_text and len(candidates) > 1 else ""
+        retry = f"; retry {len(failures)} after {next(reversed(list(failures))).name} failed" if failures else ""
+        return Chosen(
+            endpoint=candidates[routed.index],
+            reason=routed.reason + by_text + retry,
+            routed=routed,
+            prompt=prompt,
+            policy=self._policy,
+        )
+
+    def note_answering(self, chosen: Chosen, *, status: int, now: float) -> None:
+        """The endpoint has begun to answer; when it answers well, it has the prompt in its cache."""
+        if 200 <= status < 300:
+            self._router.note_answering(chosen.routed, now=now)
+
+    def note_usage(self, chosen: Chosen, usage: Usage | None) -> None:
+        """The endpoint has said what it had in its cache, if it does."""
+        if usage is not None and usage.cached_tokens is not None:
+            self._router.note_cached_tokens(chosen.routed, usage.cached_tokens)
+
+    def __repr__(self) -> str:
+        return f"Chooser({self._router!r})"

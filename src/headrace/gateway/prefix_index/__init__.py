@@ -1,0 +1,26 @@
+"""Which endpoint holds which prefix: chained block hashes, learnt from decisions and from KV events. Pure."""
+
+from headrace.gateway.prefix_index.chain import Chain, ChainHasher, ChainHashers, Words, chain_of, digest_of
+from headrace.gateway.prefix_index.index import (
+    BlockName,
+    Held,
+    Holder,
+    PrefixIndex,
+    PrefixIndexStatistics,
+    StoredBlocks,
+)
+
+__all__ = [
+    "BlockName",
+    "Chain",
+    "ChainHasher",
+    "ChainHashers",
+    "Held",
+    "Holder",
+    "PrefixIndex",
+    "PrefixIndexStatistics",
+    "StoredBlocks",
+    "Words",
+    "chain_of",
+    "digest_of",
+]
