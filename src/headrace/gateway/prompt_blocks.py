@@ -62,7 +62,7 @@ class PromptBlocks:
 
     def _chain(self, ids: npt.NDArray[np.uint32], block_size: int) -> PromptChain:
         chain = self._hashers.of(block_size).chain(ids, adapter=self._adapter, salt=self._salt)
-        return PromptChain(chain, len(ids), block_size)
+        return PromptChain(chain, max(1, len(ids)), block_size)
 
     def __repr__(self) -> str:
         what = "words of text" if self.is_text else "tokens"

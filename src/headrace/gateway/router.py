@@ -3,11 +3,11 @@
 The router knows the index and the policy; it knows neither requests nor sockets. `headrace replay` runs it unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from headrace.gateway.prefix_index import Chain, Held, Holder, PrefixIndex
+from headrace.gateway.prefix_index import Chain, Held, Holder, Path, PrefixIndex
 from headrace.gateway.routing import Candidate, Policy, RequestFacts
 
 EXPECTED_S = 60.0
@@ -28,7 +28,8 @@ class PromptChain:
 
     def num_cached(self, num_blocks: int) -> int:
         """Tokens that an engine with these first blocks need not compute; the last one it always does."""
-        return max(0, min(num_blocks, (self.num_tokens - 1) // self.block_size)) * self.block_size
+        limit = (self.num_tokens - 1) // self.block_size
+        return (num_blocks if num_blocks < limit else limit) * self.block_size
 
 
 class Prompt(Protocol):
@@ -105,31 +106,33 @@ class Router:
 
     def choose(self, prompt: Prompt, targets: Sequence[Target], *, now: float) -> Routed:
         """One of `targets`, at least one. Whoever asks reserves load there before the next choice."""
-        looked_up = {size: prompt.chains(size) for size in {target.block_size for target in targets}}
-        held = self._look_up(looked_up, targets, now=now)
-        cached = [sum(chain.num_cached(one.num_expected) for chain, one in found) for found in held]
+        sizes = {target.block_size for target in targets}
+        views = {
+            size: [_View(chain, self.index.follow(chain.chain)) for chain in prompt.chains(size)] for size in sizes
+        }
+        found = [self._look_up(views[target.block_size], target, now=now) for target in targets]
         candidates = [
-            Candidate(target.name, target.num_in_flight, target.num_waiting_tokens, num_cached, target.weight)
-            for target, num_cached in zip(targets, cached, strict=True)
+            Candidate(
+                target.name, target.num_in_flight, target.num_waiting_tokens, one.num_cached_tokens, target.weight
+            )
+            for target, one in zip(targets, found, strict=True)
         ]
-        facts = _facts(prompt, held)
-        choice = self.policy.choose(candidates, facts)
-        target = targets[choice.index]
-        chains = looked_up[target.block_size]
-        holder = target.holders[0]
+        choice = self.policy.choose(candidates, _facts(prompt, views, targets, found))
+        target, of_chosen = targets[choice.index], found[choice.index]
+        chosen_views, holder = views[target.block_size], target.holders[0]
         routed = Routed(
             index=choice.index,
             reason=choice.reason,
-            num_new_tokens=max(1, prompt.num_tokens - cached[choice.index]),
-            num_cached_tokens=cached[choice.index] if chains and not prompt.is_text else None,
-            num_stored_tokens=sum(chain.num_cached(one.num_stored) for chain, one in held[choice.index]),
+            num_new_tokens=max(1, prompt.num_tokens - of_chosen.num_cached_tokens),
+            num_cached_tokens=of_chosen.num_cached_tokens if chosen_views and not prompt.is_text else None,
+            num_stored_tokens=of_chosen.num_stored_tokens,
             is_text=prompt.is_text,
             holder=holder,
-            chains=chains,
-            uses=self.index.last_use_s(holder, chains[0].chain) if len(chains) == 1 else (),
+            chains=[view.prompt for view in chosen_views],
+            uses=self.index.last_use_s(holder, chosen_views[0].path) if len(chosen_views) == 1 else (),
         )
-        for chain in chains:
-            self.index.expect(holder, chain.chain, until_s=now + EXPECTED_S)
+        for view in chosen_views:
+            self.index.expect(holder, view.prompt.chain, until_s=now + EXPECTED_S)
         return routed
 
     def note_answering(self, routed: Routed, *, now: float) -> None:
@@ -150,30 +153,51 @@ class Router:
             if last_use_s is not None:
                 self.index.forget_used_until(routed.holder, last_use_s)
 
-    def _look_up(
-        self, chains: dict[int, Sequence[PromptChain]], targets: Sequence[Target], *, now: float
-    ) -> list[list[tuple[PromptChain, Held]]]:
-        """For each target what it has of each prompt; of several caches that which has most."""
-        found: list[list[tuple[PromptChain, Held]]] = [[] for _ in targets]
-        for size, prompts in chains.items():
-            concerned = [at for at, target in enumerate(targets) if target.block_size == size]
-            holders = [holder for at in concerned for holder in targets[at].holders]
-            for prompt in prompts:
-                held = iter(self.index.held(prompt.chain, holders, now=now))
-                for at in concerned:
-                    of_target = [next(held) for _ in targets[at].holders]
-                    found[at].append((prompt, max(of_target, key=lambda one: one.num_expected)))
-        return found
+    def _look_up(self, views: Sequence["_View"], target: Target, *, now: float) -> "_Found":
+        """What a target has of all prompts together, by the one of its caches that has most; and blocks of the first."""
+        num_cached, num_stored, num_first_blocks = 0, 0, 0
+        for at, view in enumerate(views):
+            most = self.index.held(view.path, target.holders[0], now=now)
+            for holder in target.holders[1:]:
+                most = max(most, self.index.held(view.path, holder, now=now), key=_num_expected)
+            num_cached += view.prompt.num_cached(most.num_expected)
+            num_stored += view.prompt.num_cached(most.num_stored)
+            if at == 0:
+                num_first_blocks = most.num_expected
+        return _Found(num_cached, num_stored, num_first_blocks)
 
     def __repr__(self) -> str:
         return f"Router({self.policy!r}, {self.index!r})"
 
 
-def _facts(prompt: Prompt, held: Sequence[Sequence[tuple[PromptChain, Held]]]) -> RequestFacts:
-    first = next((found[0][0] for found in held if found and len(found[0][0].chain)), None)
-    if first is None:
+class _View(NamedTuple):
+    """A prompt and what the index knows of it."""
+
+    prompt: PromptChain
+    path: Path
+
+
+class _Found(NamedTuple):
+    """What one target has."""
+
+    num_cached_tokens: int
+    num_stored_tokens: int
+    num_first_blocks: int
+
+
+def _num_expected(held: Held) -> int:
+    return held.num_expected
+
+
+def _facts(
+    prompt: Prompt, views: Mapping[int, Sequence[_View]], targets: Sequence[Target], found: Sequence[_Found]
+) -> RequestFacts:
+    """Keys are taken from the first prompt, in the smallest blocks that a target has."""
+    size = min(views)
+    first = views[size][0].prompt if views[size] else None
+    if first is None or not len(first.chain):
         return RequestFacts(num_tokens=prompt.num_tokens, session_key=prompt.session_key)
-    most = max(found[0][1].num_expected for found in held if found and found[0][0] is first)
+    most = max(one.num_first_blocks for target, one in zip(targets, found, strict=True) if target.block_size == size)
     last = len(first.chain) - 1
     return RequestFacts(
         num_tokens=prompt.num_tokens,

@@ -43,6 +43,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="warning",  # that it starts and ends is said by whoever runs it
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

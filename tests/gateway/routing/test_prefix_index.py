@@ -35,7 +35,7 @@ def stored(blocks: Sequence[int], first: int = 0) -> StoredBlocks:
 
 
 def held(index: PrefixIndex, holder: Holder, blocks: Sequence[int], *, now: float = 0.0) -> Held:
-    return index.held(chain_for(blocks), [holder], now=now)[0]
+    return index.held(index.follow(chain_for(blocks)), holder, now=now)
 
 
 class AgainstDictionary(RuleBasedStateMachine):
@@ -99,11 +99,12 @@ class AgainstDictionary(RuleBasedStateMachine):
     def equals_the_dictionary(self) -> None:
         for prompt in self.prompts:
             chain = chain_for(prompt)
-            found = self.index.held(chain, self.holders, now=5.0)
-            late = self.index.held(chain, self.holders, now=10.0)
-            for which, one in enumerate(found):
+            path = self.index.follow(chain)
+            for which, holder in enumerate(self.holders):
+                one = self.index.held(path, holder, now=5.0)
+                late = self.index.held(path, holder, now=10.0)
                 has = {hash_ for hash_, count in self.counts[which].items() if count}
-                assert one.num_stored == late[which].num_expected == leading(chain, has)
+                assert one.num_stored == late.num_expected == leading(chain, has)
                 assert one.num_expected == leading(chain, has | self.expected[which])
 
     @invariant()

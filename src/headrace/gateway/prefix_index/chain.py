@@ -30,10 +30,15 @@ _STEP_INVERSE = pow(_STEP, -1, 1 << 64)
 _STIR = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 _NUM_FIRST_POWERS = 1024
+_PIECE_NUM_BYTES = 128 * 1024
+"""Words hashed in one go: they stay in the processor's cache, and no fresh memory is asked of the system."""
 
 
 class ChainHasher:
-    """Hashes for blocks of `block_size` ids. Chains of different block sizes have no hash in common."""
+    """Hashes for blocks of `block_size` ids. Chains of different block sizes have no hash in common.
+
+    Belongs to one thread: its scratch memory is used again.
+    """
 
     def __init__(self, block_size: int) -> None:
         if block_size < 1:
@@ -42,6 +47,8 @@ class ChainHasher:
         self._ids_per_word = 2 if block_size % 2 == 0 else 1
         self._keys = np.array([_stirred(key) | 1 for key in range(block_size // self._ids_per_word)], dtype=np.uint64)
         self._powers, self._inverse_powers = _power_tables(_NUM_FIRST_POWERS)
+        num_rows = max(1, _PIECE_NUM_BYTES // self._keys.nbytes)
+        self._scratch = np.empty((num_rows, len(self._keys)), dtype=np.uint64)
 
     def start(self, adapter: str = "") -> int:
         """What a chain starts from: prompts of different adapters share nothing."""
@@ -53,7 +60,13 @@ class ChainHasher:
         ids = token_ids[: num_blocks * self.block_size]
         words = ids.view(np.uint64) if self._ids_per_word == 2 else ids.astype(np.uint64)
         words = words.reshape(num_blocks, len(self._keys))
-        own: Words = (words ^ (words >> _HALF)) @ self._keys  # both ids of a word reach all bits of the product
+        own = np.empty(num_blocks, dtype=np.uint64)
+        for first in range(0, num_blocks, len(self._scratch)):
+            piece = words[first : first + len(self._scratch)]
+            mixed = self._scratch[: len(piece)]
+            np.right_shift(piece, _HALF, out=mixed)
+            np.bitwise_xor(mixed, piece, out=mixed)  # so that both ids of a word reach all bits of the product
+            np.matmul(mixed, self._keys, out=own[first : first + len(piece)])
         own ^= own >> _HALF
         own *= _STIR
         own ^= own >> _HALF

@@ -11,9 +11,9 @@ Rule 3: memory is bounded; the run used longest ago goes first, and before it wh
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headrace.gateway.prefix_index.chain import Chain, ChainHasher
 from headrace.gateway.prefix_index.run import Hold, Run, first_bits, num_leading
@@ -21,7 +21,7 @@ from headrace.gateway.prefix_index.run import Hold, Run, first_bits, num_leading
 BlockName: TypeAlias = int | bytes
 """What an engine calls a block in its events."""
 
-_Path: TypeAlias = list[tuple[Run, int]]
+Path: TypeAlias = list[tuple[Run, int]]
 """Runs along a chain, and how many of the first blocks of each belong to it."""
 
 
@@ -37,6 +37,7 @@ class Holder:
         self.horizon_s = float("-inf")
         """What was last used then or before is taken for gone."""
         self.places: dict[BlockName, tuple[Run, int]] = {}
+        """Where the blocks stand that events have named: run, and number in it."""
         self.num_copies: dict[BlockName, int] = {}
         """Of blocks that the engine has computed more than once, how many more."""
 
@@ -44,8 +45,7 @@ class Holder:
         return f"Holder({self.name}, has_events={self.has_events}, num_named={len(self.places)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """How many of a prompt's first blocks one cache has."""
 
     num_stored: int
@@ -113,10 +113,35 @@ class PrefixIndex:
             run.num_names -= len(hold.names or ())
             self._settle(run)
 
-    def held(self, chain: Chain, holders: Sequence[Holder], *, now: float) -> list[Held]:
-        """For each of `holders`, how much of `chain` it has."""
-        path = self._follow(chain)
-        return [_held_along(path, holder, now=now) for holder in holders]
+    def follow(self, chain: Chain) -> Path:
+        """What is known of a chain, for `held` and `last_use_s`; good until the index changes."""
+        path: Path = []
+        position = 0
+        while position < len(chain) and (run := self._heads.get(chain[position])) is not None:
+            num_blocks = run.num_shared(chain, position)
+            path.append((run, num_blocks))
+            position += num_blocks
+        return path
+
+    def held(self, path: Path, holder: Holder, *, now: float) -> Held:
+        """How much the holder has of the chain that was followed."""
+        num_stored, num_expected = 0, 0
+        is_stored = True
+        for run, num_blocks in path:
+            hold = run.holds.get(holder.slot)
+            if hold is None:
+                break
+            stored = hold.stored if hold.stored_s > holder.horizon_s else 0
+            expected = stored | hold.expected if now < hold.expected_until_s else stored
+            leading = num_leading(expected)
+            num_expected += leading if leading < num_blocks else num_blocks
+            if is_stored:
+                of_stored = leading if expected == stored else num_leading(stored)
+                num_stored += of_stored if of_stored < num_blocks else num_blocks
+                is_stored = of_stored >= num_blocks
+            if leading < num_blocks:
+                break
+        return Held(num_stored, num_expected)
 
     def expect(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """A prompt is sent to the holder and will be in its cache; believed until then."""
@@ -129,7 +154,7 @@ class PrefixIndex:
 
     def expect_until(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """What was expected of this prompt is believed no longer than that: by then events have told."""
-        for run, _ in self._follow(chain):
+        for run, _ in self.follow(chain):
             hold = run.holds.get(holder.slot)
             if hold is not None:
                 hold.expected_until_s = min(hold.expected_until_s, until_s)
@@ -145,11 +170,11 @@ class PrefixIndex:
             self._settle(run)
         self._evict()
 
-    def last_use_s(self, holder: Holder, chain: Chain) -> list[tuple[int, float]]:
-        """For each run along `chain`: the number of the block after it, and when the holder last used it."""
+    def last_use_s(self, holder: Holder, path: Path) -> list[tuple[int, float]]:
+        """For each run of a path: the number of the block after it, and when the holder last used it."""
         uses: list[tuple[int, float]] = []
         end = 0
-        for run, num_blocks in self._follow(chain):
+        for run, num_blocks in path:
             hold = run.holds.get(holder.slot)
             if hold is None:
                 break
@@ -170,7 +195,7 @@ class PrefixIndex:
             if place is None or place[0].is_gone:
                 self._num_orphans += len(stored.names)
                 return
-            previous = place[0].hashes[place[1]]
+            previous = place[0].hashes[place[1] - place[0].first_number]
         touched: dict[int, Run] = {}
         for name, own in zip(stored.names, stored.own_hashes, strict=True):
             previous = hasher.follow(previous, own)
@@ -194,12 +219,12 @@ class PrefixIndex:
         place = holder.places.pop(name, None)
         if place is None:
             return
-        run, index = place
+        run, number = place
         hold = run.holds.get(holder.slot)
         if hold is None:
             return
-        hold.stored &= ~(1 << index)
-        if hold.names is not None and hold.names.pop(index, None) is not None:
+        hold.stored &= ~(1 << number - run.first_number)
+        if hold.names is not None and hold.names.pop(number, None) is not None:
             run.num_names -= 1
         if hold.is_empty:
             del run.holds[holder.slot]
@@ -219,27 +244,18 @@ class PrefixIndex:
 
     # -- runs
 
-    def _steps(self, chain: Chain) -> Iterator[tuple[Run, int]]:
-        position = 0
-        while position < len(chain) and (run := self._heads.get(chain[position])) is not None:
-            num_blocks = run.num_shared(chain, position)
-            yield run, num_blocks
-            position += num_blocks
-
-    def _follow(self, chain: Chain) -> _Path:
-        return list(self._steps(chain))
-
-    def _extend(self, chain: Chain) -> _Path:
+    def _extend(self, chain: Chain) -> Path:
         """The path along the whole chain; what is not known yet is appended to its last run, or becomes a new one."""
-        path = self._follow(chain)
+        path = self.follow(chain)
+        if path and path[-1][1] < len(path[-1][0].hashes):
+            path[-1] = (self._cut(*path[-1]), path[-1][1])
         position = sum(num_blocks for _, num_blocks in path)
         if position < len(chain):
             num_new = len(chain) - position
-            last = path[-1] if path else None
-            if last is not None and last[1] == len(last[0].hashes):
-                path[-1] = (last[0], last[1] + num_new)
+            if path and not path[-1][0].is_continued:
+                path[-1] = (path[-1][0], path[-1][1] + num_new)
             else:
-                path.append((self._new_run(chain[position], parent=last[0] if last else None), num_new))
+                path.append((self._new_run(chain[position], parent=path[-1][0] if path else None), num_new))
             path[-1][0].hashes.frombytes(chain[position:].tobytes())
             self._num_blocks += num_new
         for run, _ in reversed(path):  # what comes first in a prompt was used last, and goes last
@@ -248,40 +264,78 @@ class PrefixIndex:
 
     def _new_run(self, head: int, *, parent: Run | None) -> Run:
         run = self._heads[head] = Run(parent=parent)
+        if parent is not None:
+            parent.is_continued = True
         return run
+
+    def _cut(self, run: Run, num_blocks: int) -> Run:
+        """Cut the first blocks off a run; they become a run of their own, and the run follows it."""
+        first = Run(parent=run.parent)
+        first.first_number = run.first_number
+        first.hashes = run.hashes[:num_blocks]
+        run.hashes = run.hashes[num_blocks:]
+        run.first_number += num_blocks
+        run.parent = first
+        first.is_continued = True
+        for slot, hold in list(run.holds.items()):
+            of_first = hold.cut(num_blocks)
+            self._move_names(slot, hold, run, of_first, first)
+            if not of_first.is_empty:
+                first.holds[slot] = of_first
+            if hold.is_empty:
+                del run.holds[slot]
+        self._heads[run.hashes[0]] = run
+        self._heads[first.hashes[0]] = first
+        self._settle(run)
+        self._count(first)
+        self._touch(first)
+        return first
+
+    def _move_names(self, slot: int, hold: Hold, run: Run, of_first: Hold, first: Run) -> None:
+        if hold.names is None:
+            return
+        of_first.names = {number: name for number, name in hold.names.items() if number < run.first_number}
+        for number, name in of_first.names.items():
+            del hold.names[number]
+            self._holders[slot].places[name] = (first, number)
+        run.num_names -= len(of_first.names)
+        first.num_names += len(of_first.names)
 
     def _place_after(self, place: tuple[Run, int] | None, block_hash: int) -> tuple[Run, int]:
         """Where the block with this hash stands, which follows `place`."""
+        parent: Run | None = None
         if place is not None:
-            run, index = place[0], place[1] + 1
-            if index < len(run.hashes) and run.hashes[index] == block_hash:
-                return run, index
+            parent, num_before = place[0], place[1] + 1 - place[0].first_number
+            if num_before < len(parent.hashes):
+                if parent.hashes[num_before] == block_hash:
+                    return parent, place[1] + 1
+                parent = self._cut(parent, num_before)
         known = self._heads.get(block_hash)
         if known is not None:
-            return known, 0
+            return known, known.first_number
         self._num_blocks += 1
-        if place is not None and place[1] + 1 == len(place[0].hashes):
-            place[0].hashes.append(block_hash)
-            return place[0], place[1] + 1
-        run = self._new_run(block_hash, parent=place[0] if place is not None else None)
+        if parent is not None and not parent.is_continued:
+            parent.hashes.append(block_hash)
+            return parent, parent.first_number + len(parent.hashes) - 1
+        run = self._new_run(block_hash, parent=parent)
         run.hashes.append(block_hash)
-        return run, 0
+        return run, run.first_number
 
     def _name(self, holder: Holder, name: BlockName, place: tuple[Run, int]) -> None:
         known = holder.places.get(name)
         if known is not None and not known[0].is_gone:
             holder.num_copies[name] = holder.num_copies.get(name, 0) + 1
             return
-        run, index = place
+        run, number = place
         holder.places[name] = place
         hold = _hold_of(run, holder)
-        hold.stored |= 1 << index
+        hold.stored |= 1 << number - run.first_number
         hold.stored_s = float("inf")
         if hold.names is None:
             hold.names = {}
-        if index not in hold.names:
+        if number not in hold.names:
             run.num_names += 1
-        hold.names[index] = name
+        hold.names[number] = name
 
     def _touch(self, run: Run | None) -> None:
         """Mark as just used, and what it continues as used after it, so that it never goes first."""
@@ -296,6 +350,9 @@ class PrefixIndex:
         if not run.holds:
             self._drop(run)
             return
+        self._count(run)
+
+    def _count(self, run: Run) -> None:
         num_bytes = run.count_bytes()
         self._num_bytes += num_bytes - run.num_bytes
         run.num_bytes = num_bytes
@@ -323,23 +380,3 @@ def _hold_of(run: Run, holder: Holder) -> Hold:
     if hold is None:
         hold = run.holds[holder.slot] = Hold()
     return hold
-
-
-def _held_along(path: _Path, holder: Holder, *, now: float) -> Held:
-    num_stored, num_expected = 0, 0
-    is_stored = True
-    for run, num_blocks in path:
-        hold = run.holds.get(holder.slot)
-        if hold is None:
-            break
-        stored = hold.stored if hold.stored_s > holder.horizon_s else 0
-        expected = stored | hold.expected if now < hold.expected_until_s else stored
-        if is_stored:
-            leading = num_leading(stored)
-            num_stored += min(leading, num_blocks)
-            is_stored = leading >= num_blocks
-        leading = num_leading(expected)
-        num_expected += min(leading, num_blocks)
-        if leading < num_blocks:
-            break
-    return Held(num_stored, num_expected)

@@ -1,7 +1,7 @@
 """A stretch of neighbouring blocks, and what each endpoint has of it. Pure.
 
-A run never splits: what branches off inside it starts a run of its own, which is found by the hash of its first block.
-So the place of a block, its run and the index in it, stays true for as long as the run lives.
+A run ends where prompts part, or where one of them ends; what follows are runs of their own, each found by the hash of
+its first block. Where a prompt parts from the others inside a run, the run is cut in two.
 """
 
 from array import array
@@ -15,7 +15,7 @@ _NAME_NUM_BYTES = 200
 
 
 class Hold:
-    """What one endpoint has of a run; bit i of each number stands for block i."""
+    """What one endpoint has of a run; bit i of each number stands for its block i."""
 
     __slots__ = ("expected", "expected_until_s", "names", "stored", "stored_s")
 
@@ -27,22 +27,35 @@ class Hold:
         """Blocks of requests that are on their way there; true until `expected_until_s`."""
         self.expected_until_s = 0.0
         self.names: dict[int, int | bytes] | None = None
-        """The endpoint's own names of its blocks, by index, where KV events told them."""
+        """The endpoint's own names of its blocks, by number, where KV events told them."""
 
     @property
     def is_empty(self) -> bool:
         return not self.stored and not self.expected
 
+    def cut(self, num_blocks: int) -> "Hold":
+        """Take the first blocks out, without their names."""
+        first, taken = Hold(), first_bits(num_blocks)
+        first.stored, first.stored_s = self.stored & taken, self.stored_s
+        first.expected, first.expected_until_s = self.expected & taken, self.expected_until_s
+        self.stored >>= num_blocks
+        self.expected >>= num_blocks
+        return first
+
 
 class Run:
-    """Hashes of neighbouring blocks. `parent` is where the first one follows, None at the start of prompts."""
+    """Hashes of neighbouring blocks, the first of which follows the last of `parent`; None at the start of prompts."""
 
-    __slots__ = ("hashes", "holds", "is_gone", "num_bytes", "num_names", "parent")
+    __slots__ = ("first_number", "hashes", "holds", "is_continued", "is_gone", "num_bytes", "num_names", "parent")
 
     def __init__(self, *, parent: "Run | None") -> None:
         self.hashes = array("Q")
         self.holds: dict[int, Hold] = {}
         self.parent = parent
+        self.first_number = 0
+        """What its first block counts as in places and names, so that a cut changes only those before it."""
+        self.is_continued = False
+        """Whether other runs follow it. If none does it may grow."""
         self.num_names = 0
         self.num_bytes = 0
         """As it was last counted by the index."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 PolicyName = Literal["round_robin", "least_loaded", "power_of_two", "session", "prefix_hash", "prefix"]
 
@@ -10,8 +10,7 @@ Draw: TypeAlias = Callable[[int], int]
 """A random number from 0 to one less than the argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """An endpoint that could serve the request now."""
 
     name: str

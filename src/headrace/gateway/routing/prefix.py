@@ -39,13 +39,17 @@ class Prefix:
             choice = self._without.choose(candidates, facts)
             return Choice(choice.index, f"no prompt; {choice.reason}")
         cached = [candidate.num_cached_tokens for candidate in candidates]
-        is_cold = max(cached) == min(cached)
+        most = max(cached)
+        is_cold = most == min(cached)
         num_to_come = 0 if is_cold else _NUM_TO_COME
         costs = [_cost(candidate, num_tokens=facts.num_tokens, num_to_come=num_to_come) for candidate in candidates]
         least = min(costs)
-        order = ranked(facts.novel_key, candidates)
-        rank, index = next((rank, index) for rank, index in enumerate(order) if costs[index] == least)
-        return Choice(index, _cold_reason(cached[index], rank) if is_cold else _reason(candidates, index))
+        cheapest = [index for index, cost in enumerate(costs) if cost == least]
+        index = cheapest[0] if len(cheapest) == 1 else _first_by_hash(candidates, cheapest, facts.novel_key)
+        if not is_cold:
+            return Choice(index, _reason(candidates, index))
+        what = f"all hold {most} tokens" if most else "cold"
+        return Choice(index, f"{what}, least busy" if len(cheapest) < len(candidates) else f"{what}, by hash")
 
     def __repr__(self) -> str:
         return "Prefix()"
@@ -56,9 +60,8 @@ def _cost(candidate: Candidate, *, num_tokens: int, num_to_come: int) -> float:
     return (num_new * (candidate.num_in_flight + num_to_come) + candidate.num_waiting_tokens) / candidate.weight
 
 
-def _cold_reason(num_cached: int, rank: int) -> str:
-    what = f"all hold {num_cached} tokens" if num_cached else "cold"
-    return f"{what}, by hash" if rank == 0 else f"{what}, least busy"
+def _first_by_hash(candidates: Sequence[Candidate], indices: Sequence[int], key: int) -> int:
+    return indices[ranked(key, [candidates[index] for index in indices])[0]]
 
 
 def _reason(candidates: Sequence[Candidate], index: int) -> str:

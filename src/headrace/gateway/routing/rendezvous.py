@@ -4,13 +4,14 @@ Each endpoint draws a number by hash of the key and its name; the largest comes 
 moves only the keys that it served or will serve. The draw is `-weight / ln(u)`, which gives each its share by weight.
 """
 
-import hashlib
 import math
+import zlib
 from collections.abc import Sequence
 
 from headrace.gateway.routing.policy import Candidate
 
-_SCALE = float(1 << 64)
+_MASK = (1 << 64) - 1
+_SPREAD = 0x9E3779B97F4A7C15
 
 
 def ranked(key: int, candidates: Sequence[Candidate]) -> list[int]:
@@ -32,5 +33,8 @@ def first_with_room(key: int, candidates: Sequence[Candidate]) -> tuple[int, int
 
 
 def _draw(key: int, candidate: Candidate) -> float:
-    digest = hashlib.blake2b(candidate.name.encode(), digest_size=8, key=key.to_bytes(8, "little")).digest()
-    return -candidate.weight / math.log((int.from_bytes(digest, "little") + 1) / (_SCALE + 1))
+    stirred = (key ^ (zlib.crc32(candidate.name.encode()) * _SPREAD)) & _MASK
+    stirred = ((stirred ^ (stirred >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    stirred = ((stirred ^ (stirred >> 27)) * 0x94D049BB133111EB) & _MASK
+    stirred ^= stirred >> 31
+    return -candidate.weight / math.log((stirred + 0.5) / (_MASK + 2.0))
