@@ -13,7 +13,7 @@ from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it asks the network for prices when it is imported
 
-import litellm
+import litellm  # type: ignore[import-not-found]  # installed in its own environment alone
 
 CHAT = [{"role": "user", "content": "Tell me of the river."}]
 DIGIT = {

@@ -28,6 +28,7 @@ async def test_each_answer_is_a_line_with_its_id_status_and_duration(
     assert (first.getMessage(), first.__dict__["status"]) == ("POST /v1/completions", 200)
     assert first.__dict__["request_id"] == given.headers["x-request-id"] == "abc"
     assert first.__dict__["duration_ms"] > 0
+    assert first.__dict__["answer_id"] == given.json()["id"]
     assert second.__dict__["request_id"] == made_up.headers["x-request-id"]
     assert second.__dict__["status"] == 404
     assert not [record for record in caplog.records if record.name != "httpx" and "secret" in record.getMessage()]

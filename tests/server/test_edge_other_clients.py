@@ -1,4 +1,4 @@
-"""Clients of others against the server, unchanged: LiteLLM's and vLLM's benchmark. Skipped where they are not installed.
+"""Clients of others against the server, unchanged: LiteLLM's and vLLM's benchmark. Skipped where they are missing.
 
 They live outside of the repository, each in an environment of its own: see `benchmarks/peers/`.
 """
@@ -32,9 +32,13 @@ def url() -> Iterator[str]:
         yield address.url
 
 
+def installed(file: Path) -> Path:
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    return file
+
+
 async def output_of(python: Path, script: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    if not python.exists():
-        pytest.skip(f"{python} is not installed")
     process = await asyncio.create_subprocess_exec(
         str(python),
         str(SCRIPTS / script),
@@ -49,7 +53,7 @@ async def output_of(python: Path, script: str, *arguments: str, environment: dic
 
 
 async def test_litellm_gets_what_it_asks_for(url: str) -> None:
-    python = PEERS / "litellm" / "venv" / "bin" / "python"
+    python = installed(PEERS / "litellm" / "venv" / "bin" / "python")
     got: dict[str, Any] = json.loads((await output_of(python, "litellm_client.py", url, MODEL.name)).splitlines()[-1])
     assert got["chat"]
     assert got["stream"] == got["async_stream"] == got["chat"]
@@ -69,10 +73,7 @@ async def test_litellm_gets_what_it_asks_for(url: str) -> None:
     ("backend", "endpoint"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")]
 )
 async def test_vllms_benchmark_runs_to_its_end(url: str, tmp_path: Path, backend: str, endpoint: str) -> None:
-    manifest = PEERS / "vllm" / "peer.json"
-    if not manifest.exists():
-        pytest.skip("vLLM is not installed")
-    peer = json.loads(manifest.read_text())
+    peer = json.loads(installed(PEERS / "vllm" / "peer.json").read_text())
     arguments = {
         "backend": backend,
         "base-url": url,

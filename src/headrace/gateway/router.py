@@ -137,10 +137,10 @@ class Router:
 
     def note_answering(self, routed: Routed, *, now: float) -> None:
         """The endpoint has begun to answer: the prompt is in its cache."""
+        are_told = routed.holder.has_events and not routed.is_text
         for chain in routed.chains:
-            if routed.holder.has_events and not routed.is_text:
-                self.index.expect_until(routed.holder, chain.chain, until_s=now + EVENT_LAG_S)
-            else:
+            self.index.expect_until(routed.holder, chain.chain, until_s=now + (EVENT_LAG_S if are_told else 0.0))
+            if not are_told:
                 self.index.store(routed.holder, chain.chain, now=now)
 
     def note_cached_tokens(self, routed: Routed, num_cached_tokens: int) -> None:

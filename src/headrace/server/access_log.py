@@ -12,6 +12,11 @@ _QUIET_PATHS = frozenset({"/health", "/ping", "/load", "/metrics"})
 _MAX_PATH_CHARACTERS = 256
 
 
+def note_answer(scope: Scope, *, answer_id: str) -> None:
+    """The request's line is to have the id of its answer, which begins the engine's ids of it."""
+    scope.setdefault("state", {})["answer_id"] = answer_id
+
+
 class AccessLine:
     """Begun with the request and written when it has ended. Times are those of the monotonic clock."""
 
@@ -26,12 +31,14 @@ class AccessLine:
         level = logging.DEBUG if scope["path"] in _QUIET_PATHS else logging.INFO
         if not _LOG.isEnabledFor(level):
             return
-        fields = {
+        fields: dict[str, object] = {
             "request_id": self._request_id,
             "status": status,
             "duration_ms": round((time.monotonic() - self._begun_at_s) * 1000, 1),
             "client": _client(scope),
         }
+        if (answer_id := scope.get("state", {}).get("answer_id")) is not None:
+            fields["answer_id"] = answer_id
         # A line's sense is its fields; the words stay few.
         _LOG.log(level, "%s %s", scope["method"], _path(scope), extra=fields)
 

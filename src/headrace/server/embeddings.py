@@ -20,6 +20,7 @@ from headrace.openai.checks import prompt_list
 from headrace.openai.context_length import check_context_length
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.schema.embeddings import Embedding, EmbeddingList, EmbeddingsRequest, EmbeddingsUsage
+from headrace.server.access_log import note_answer
 from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.intake import read_body
 from headrace.server.ready_outputs import ready_outputs
@@ -44,13 +45,14 @@ class Embeddings:
             serving.check_model(request.model)
             writer = Writer(send, timeout_s=serving.settings.write_timeout_s)
             async with leave_when(partial(disconnected, receive), name="disconnect watch"):
-                answer = await self._embed(request)
+                answer = await self._embed(request, scope)
                 await writer.send_json(msgspec.json.encode(answer))
 
-    async def _embed(self, request: EmbeddingsRequest) -> EmbeddingList:
+    async def _embed(self, request: EmbeddingsRequest, scope: Scope) -> EmbeddingList:
         params = PoolingParams(dimensions=request.dimensions, normalize=request.normalize is not False)
         prompts = await _token_ids(request, self._serving)
         answer_id = f"embd-{uuid.uuid4().hex}"
+        note_answer(scope, answer_id=answer_id)
         ids = [f"{answer_id}-{index}" for index in range(len(prompts))]
         streams = [
             self._stream(prompt, params, request_id, request) for prompt, request_id in zip(prompts, ids, strict=True)

@@ -26,6 +26,7 @@ from headrace.openai.schema.generate import (
 from headrace.openai.schema.logprobs import ChatLogprobs
 from headrace.openai.schema.usage import Usage
 from headrace.openai.sse import DONE, encode_event
+from headrace.server.access_log import note_answer
 from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.engine_work import EngineWork
 from headrace.server.generation_api import AnswerHead, Choice, stop_reason
@@ -50,6 +51,7 @@ class Generate:
         async with admitted(serving.live, scope, receive):
             request = self._decoder.decode(await read_body(scope, receive, serving.settings))
             work = self._work(request)
+            note_answer(scope, answer_id=work.request_ids[0])
             head = AnswerHead(
                 id=work.request_ids[0],
                 created=int(time.time()),

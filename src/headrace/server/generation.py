@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from headrace.engine.sampling_params import SamplingParams
 from headrace.openai.checks import check_stream_options
 from headrace.openai.context_length import check_context_length
+from headrace.server.access_log import note_answer
 from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.engine_work import EngineWork
 from headrace.server.generation_api import AnswerHead, GenerationApi, Prompt, RequestT
@@ -68,12 +69,13 @@ class GenerationEndpoint(Generic[RequestT]):
             writer = Writer(send, timeout_s=self._serving.settings.write_timeout_s)
             async with leave_when(partial(disconnected, receive), name="disconnect watch"):
                 with naming_fields_of(request):
-                    await self._answer(request, writer)
+                    await self._answer(request, writer, scope)
 
-    async def _answer(self, request: RequestT, writer: Writer) -> None:
+    async def _answer(self, request: RequestT, writer: Writer, scope: Scope) -> None:
         serving = self._serving
         prepared = await prepare(self._api, request, serving)
         head = self._head(request.model)
+        note_answer(scope, answer_id=head.id)
         work = EngineWork(
             request_ids=[f"{head.id}-{index}" for index in range(len(prepared.prompts))],
             prompts=prepared.prompts,

@@ -21,7 +21,6 @@ from headrace.gateway.kv_events.sources import EventSource
 from headrace.gateway.kv_events.wire import EventBatch, Message, ask_replay, read_batch, read_message, read_replayed
 
 _LOG = logging.getLogger(__name__)
-_QUIET_S = 2.0
 _REPLAY_TIMEOUT_S = 10.0
 _MAX_WAITING_MESSAGES = 100_000
 
@@ -40,11 +39,13 @@ class SubscriptionStatistics:
 
 
 class Subscription:
-    """Follows `source` into `sink` until `run` is cancelled, which closes its sockets."""
+    """Follows `source` into `sink` until `run` is cancelled, which closes its sockets. After `quiet_s` without a batch it
+    asks whether it has missed any."""
 
-    def __init__(self, source: EventSource, sink: EventSink) -> None:
+    def __init__(self, source: EventSource, sink: EventSink, *, quiet_s: float = 2.0) -> None:
         self.source = source
         self.sink = sink
+        self._quiet_s = quiet_s
         self._sequence = Sequence()
         self._num_batches = 0
         self._num_replayed = 0
@@ -64,7 +65,7 @@ class Subscription:
             await self._catch_up(context)
             while True:
                 try:
-                    async with asyncio.timeout(_QUIET_S):
+                    async with asyncio.timeout(self._quiet_s):
                         frames = await subscriber.recv_multipart()
                 except TimeoutError:
                     await self._catch_up(context)
