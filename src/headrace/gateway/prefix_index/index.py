@@ -24,6 +24,8 @@ BlockName: TypeAlias = int | bytes
 Path: TypeAlias = list[tuple[Run, int]]
 """Runs along a chain, and how many of the first blocks of each belong to it."""
 
+_NUMBER_BITS = 32
+
 
 class Holder:
     """One cache: that of an endpoint, or of one of its data-parallel ranks. Made by the index."""
@@ -36,8 +38,9 @@ class Holder:
         self.has_events = False
         self.horizon_s = float("-inf")
         """What was last used then or before is taken for gone."""
-        self.places: dict[BlockName, tuple[Run, int]] = {}
-        """Where the blocks stand that events have named: run, and number in it."""
+        self.places: dict[BlockName, int] = {}
+        """Where the blocks stand that events have named, as one number (see `_place`): the garbage collector need not
+        look at millions of those."""
         self.num_copies: dict[BlockName, int] = {}
         """Of blocks that the engine has computed more than once, how many more."""
 
@@ -86,6 +89,8 @@ class PrefixIndex:
         self._num_blocks = 0
         self._num_evicted_runs = 0
         self._num_orphans = 0
+        self._runs: dict[int, Run] = {}
+        self._next_run = 0
         self._heads: OrderedDict[int, Run] = OrderedDict()
         """Runs by the hash of their first block, those used longest ago first."""
         self._holders: dict[int, Holder] = {}
@@ -191,8 +196,8 @@ class PrefixIndex:
         place: tuple[Run, int] | None = None
         previous = stored.start
         if stored.parent is not None:
-            place = holder.places.get(stored.parent)
-            if place is None or place[0].is_gone:
+            place = self._find(holder.places.get(stored.parent))
+            if place is None:
                 self._num_orphans += len(stored.names)
                 return
             previous = place[0].hashes[place[1] - place[0].first_number]
@@ -216,7 +221,7 @@ class PrefixIndex:
             else:
                 holder.num_copies[name] = num_copies - 1
             return
-        place = holder.places.pop(name, None)
+        place = self._find(holder.places.pop(name, None))
         if place is None:
             return
         run, number = place
@@ -263,14 +268,25 @@ class PrefixIndex:
         return path
 
     def _new_run(self, head: int, *, parent: Run | None) -> Run:
-        run = self._heads[head] = Run(parent=parent)
+        run = self._heads[head] = self._numbered(Run(parent=parent))
         if parent is not None:
             parent.is_continued = True
         return run
 
+    def _numbered(self, run: Run) -> Run:
+        run.number = self._next_run
+        self._next_run += 1
+        self._runs[run.number] = run
+        return run
+
+    def _find(self, place: int | None) -> tuple[Run, int] | None:
+        """The run of a place, unless it is gone, and the block's number in it."""
+        run = self._runs.get(place >> _NUMBER_BITS) if place is not None else None
+        return None if run is None or place is None else (run, place & (1 << _NUMBER_BITS) - 1)
+
     def _cut(self, run: Run, num_blocks: int) -> Run:
         """Cut the first blocks off a run; they become a run of their own, and the run follows it."""
-        first = Run(parent=run.parent)
+        first = self._numbered(Run(parent=run.parent))
         first.first_number = run.first_number
         first.hashes = run.hashes[:num_blocks]
         run.hashes = run.hashes[num_blocks:]
@@ -297,7 +313,7 @@ class PrefixIndex:
         of_first.names = {number: name for number, name in hold.names.items() if number < run.first_number}
         for number, name in of_first.names.items():
             del hold.names[number]
-            self._holders[slot].places[name] = (first, number)
+            self._holders[slot].places[name] = _place(first, number)
         run.num_names -= len(of_first.names)
         first.num_names += len(of_first.names)
 
@@ -322,12 +338,11 @@ class PrefixIndex:
         return run, run.first_number
 
     def _name(self, holder: Holder, name: BlockName, place: tuple[Run, int]) -> None:
-        known = holder.places.get(name)
-        if known is not None and not known[0].is_gone:
+        if self._find(holder.places.get(name)) is not None:
             holder.num_copies[name] = holder.num_copies.get(name, 0) + 1
             return
         run, number = place
-        holder.places[name] = place
+        holder.places[name] = _place(run, number)
         hold = _hold_of(run, holder)
         hold.stored |= 1 << number - run.first_number
         hold.stored_s = float("inf")
@@ -359,6 +374,7 @@ class PrefixIndex:
 
     def _drop(self, run: Run) -> None:
         del self._heads[run.hashes[0]]
+        del self._runs[run.number]
         run.is_gone = True
         self._num_bytes -= run.num_bytes
         self._num_blocks -= len(run.hashes)
@@ -373,6 +389,11 @@ class PrefixIndex:
         while self._num_bytes > self._max_bytes and self._heads:
             self._drop(next(iter(self._heads.values())))
             self._num_evicted_runs += 1
+
+
+def _place(run: Run, number: int) -> int:
+    """The place of a block, as one number: its run's number, and its own in the run."""
+    return run.number << _NUMBER_BITS | number
 
 
 def _hold_of(run: Run, holder: Holder) -> Hold:

@@ -46,12 +46,24 @@ class Hold:
 class Run:
     """Hashes of neighbouring blocks, the first of which follows the last of `parent`; None at the start of prompts."""
 
-    __slots__ = ("first_number", "hashes", "holds", "is_continued", "is_gone", "num_bytes", "num_names", "parent")
+    __slots__ = (
+        "first_number",
+        "hashes",
+        "holds",
+        "is_continued",
+        "is_gone",
+        "num_bytes",
+        "num_names",
+        "number",
+        "parent",
+    )
 
     def __init__(self, *, parent: "Run | None") -> None:
         self.hashes = array("Q")
         self.holds: dict[int, Hold] = {}
         self.parent = parent
+        self.number = 0
+        """Given by the index."""
         self.first_number = 0
         """What its first block counts as in places and names, so that a cut changes only those before it."""
         self.is_continued = False
