@@ -17,6 +17,6 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def own_service() -> Iterator[Service]:
-    """One that the test may break."""
+    """One that the test may break; equal requests are spread over both engines."""
     with Fleet() as fleet:
-        yield start_service(fleet)
+        yield start_service(fleet, "--policy", "least_loaded")

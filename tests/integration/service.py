@@ -44,11 +44,11 @@ class Service:
         return total
 
 
-def start_service(fleet: Fleet) -> Service:
+def start_service(fleet: Fleet, *gateway_flags: str) -> Service:
     arguments = ["serve", str(DEMO_MODEL), "--host", "127.0.0.1", "--port", "0", "--cpu-threads", "1"]
     engines = [fleet.start(f"engine-{number}", arguments) for number in (1, 2)]
     addresses = fleet.wait_ready(engines, timeout_s=START_TIMEOUT_S, on_ready=lambda _: None)
     endpoints = [argument for address in addresses for argument in ("--endpoint", address.url)]
-    gateway = fleet.start("gateway", ["gateway", "--port", "0", "--admin-port", "0", *endpoints])
+    gateway = fleet.start("gateway", ["gateway", "--port", "0", "--admin-port", "0", *endpoints, *gateway_flags])
     (address,) = fleet.wait_ready([gateway], timeout_s=START_TIMEOUT_S, on_ready=lambda _: None)
     return Service(gateway=address, engines=tuple(engines))

@@ -29,8 +29,11 @@ def start_engine(fleet: Fleet, name: str, *more: str) -> Child:
     events, replay = free_ports()
     return fleet.start(
         name,
-        ["serve", str(DEMO_MODEL), "--host", "127.0.0.1", "--port", "0", "--cpu-threads", "1", "--kv-events"]
-        + ["--kv-events-endpoint", f"tcp://*:{events}", "--kv-events-replay-endpoint", f"tcp://*:{replay}", *more],
+        [
+            *("serve", str(DEMO_MODEL), "--host", "127.0.0.1", "--port", "0", "--cpu-threads", "1", "--kv-events"),
+            *("--kv-events-endpoint", f"tcp://*:{events}", "--kv-events-replay-endpoint", f"tcp://*:{replay}"),
+            *more,
+        ],
     )
 
 
@@ -119,9 +122,7 @@ async def test_what_a_small_cache_evicts_is_not_predicted() -> None:
         child = start_engine(fleet, "small", "--kv-cache-memory-bytes", SMALL_CACHE, "--max-model-len", "512")
         (engine,) = fleet.wait_ready([child], timeout_s=START_TIMEOUT_S, on_ready=lambda _: None)
         async with gateway_of(engine.url) as gateway:
-            pairs = []
-            for number in (*range(8), 0, 7, 1):
-                pairs.append((await chat(gateway, f"{number} " + SYSTEM))[1:])
+            pairs = [(await chat(gateway, f"{number} " + SYSTEM))[1:] for number in (*range(8), 0, 7, 1)]
             num_places = len(gateway.fleet.endpoints[0].holders[0].places)
 
     assert all(predicted == counted for predicted, counted in pairs), (pairs, num_places)

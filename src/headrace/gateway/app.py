@@ -108,6 +108,7 @@ class Gateway:
             parity=self.parity,
             decisions=decisions,
             admission=self.admission,
+            routing=self.routing,
             tokenization=self.tokenization,
             instruments=self._instruments,
             stalls=self._stalls,

@@ -35,12 +35,21 @@ class Instruments:
         self.refusals = counter("refusals", "Requests kept out by keys, limits and queues.", ("why",))
         self.bills = counter("bills", "Admitted requests settled, by where their usage is from.", ("source",))
         self.cost = counter("cost", "What requests cost, in the currency of the prices.", ("model",))
+        self.cached_parity = counter(
+            "cached_parity", "Cached prompt tokens predicted here against those reported.", ("model", "result")
+        )
         self.overhead_s = histogram(
             "overhead_seconds", "From a whole request received to its sending.", _OVERHEAD_BUCKETS_S
         )
         self.first_byte_s = histogram("first_byte_seconds", "From the sending to the answer's head.", LATENCY_BUCKETS_S)
         self.in_flight = Gauge(
             _PREFIX + "in_flight", "Requests in hand, by endpoint.", ("endpoint",), registry=registry
+        )
+        self.prefix_index_bytes = Gauge(
+            _PREFIX + "prefix_index_bytes", "Memory for what is known of the endpoints' caches.", registry=registry
+        )
+        self.kv_event_sources = Gauge(
+            _PREFIX + "kv_event_sources", "Endpoints' caches that are followed by KV events.", registry=registry
         )
         self.healthy = Gauge(_PREFIX + "endpoint_healthy", "1 if probes succeed.", ("endpoint",), registry=registry)
         self.queued = Gauge(

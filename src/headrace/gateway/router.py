@@ -29,7 +29,7 @@ class PromptChain:
     def num_cached(self, num_blocks: int) -> int:
         """Tokens that an engine with these first blocks need not compute; the last one it always does."""
         limit = (self.num_tokens - 1) // self.block_size
-        return (num_blocks if num_blocks < limit else limit) * self.block_size
+        return min(num_blocks, limit) * self.block_size
 
 
 class Prompt(Protocol):
@@ -154,7 +154,7 @@ class Router:
                 self.index.forget_used_until(routed.holder, last_use_s)
 
     def _look_up(self, views: Sequence["_View"], target: Target, *, now: float) -> "_Found":
-        """What a target has of all prompts together, by the one of its caches that has most; and blocks of the first."""
+        """What a target has of all prompts together, in that of its caches that has most; and blocks of the first."""
         num_cached, num_stored, num_first_blocks = 0, 0, 0
         for at, view in enumerate(views):
             most = self.index.held(view.path, target.holders[0], now=now)

@@ -65,6 +65,8 @@ class Ledger:
             self._instruments.broken_streams.labels(endpoint.name).inc()
         if answer.error is not None and answer.can_retry:
             self._instruments.retries.inc()
+        if chosen.routed.num_cached_tokens is not None and answer.usage is not None and answer.error is None:
+            self._count_cached(call.model, chosen.routed.num_cached_tokens, answer.usage)
         self._decisions.add(
             Decision(
                 time_s=time.time(),
@@ -103,6 +105,10 @@ class Ledger:
         self._instruments.prompt_tokens.labels(model).inc(max(0, usage.prompt_tokens))
         self._instruments.completion_tokens.labels(model).inc(num_completion_tokens)
         self._instruments.cached_tokens.labels(model).inc(max(0, usage.cached_tokens or 0))
+
+    def _count_cached(self, model: str, predicted: int, usage: Usage) -> None:
+        comparison = compare(predicted=predicted, why_not="", reported=usage.cached_tokens)
+        self._instruments.cached_parity.labels(model, comparison.reason).inc()
 
     def _count_parity(self, call: Call, prompt: PromptCount, usage: Usage | None) -> None:
         reported = usage.prompt_tokens if usage is not None else None

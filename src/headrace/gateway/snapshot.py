@@ -15,6 +15,7 @@ from headrace.gateway.endpoint import Endpoint
 from headrace.gateway.fleet import Fleet
 from headrace.gateway.instruments import Instruments
 from headrace.gateway.parity import ParityLedger, ParityStatistics
+from headrace.gateway.routing_parts import RoutingParts
 from headrace.gateway.settle import Ledger
 from headrace.tokenization import TokenizationService
 
@@ -79,6 +80,18 @@ class AdmissionView(msgspec.Struct, kw_only=True):
     """Those that used most, by cost and tokens."""
 
 
+class RoutingView(msgspec.Struct, kw_only=True):
+    """What is known of the endpoints' caches, and from where."""
+
+    num_index_blocks: int
+    num_index_bytes: int
+    num_event_sources: int
+    num_event_batches: int
+    num_event_restarts: int
+    num_event_gaps: int
+    """Gaps that no replay filled."""
+
+
 class Snapshot(msgspec.Struct, kw_only=True):
     """All of it; what goes over the wire once a second."""
 
@@ -98,6 +111,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     loop_lag_ms: float
     tokenization: TokenizationView
     admission: AdmissionView
+    routing: RoutingView
     parity: list[ParityView]
     decisions: list[Decision]
 
@@ -113,6 +127,7 @@ class Sampler:
         parity: ParityLedger,
         decisions: DecisionLog,
         admission: Admission,
+        routing: RoutingParts,
         tokenization: TokenizationService,
         instruments: Instruments,
         stalls: LoopStallMonitor,
@@ -124,6 +139,7 @@ class Sampler:
         self._parity = parity
         self._decisions = decisions
         self._admission = admission
+        self._routing = routing
         self._tokenization = tokenization
         self._instruments = instruments
         self._stalls = stalls
@@ -162,6 +178,7 @@ class Sampler:
             loop_lag_ms=lag_s * 1e3,
             tokenization=self._view_tokenization(),
             admission=_view_admission(admission),
+            routing=self._view_routing(),
             parity=[_view_parity(statistics) for statistics in self._parity.statistics()],
             decisions=self._decisions.latest(),
         )
@@ -184,6 +201,20 @@ class Sampler:
         self._instruments.keys_are_stale.set(admission.why_keys_stale is not None)
         for priority, num_waiting in admission.gate.num_waiting.items():
             self._instruments.queued.labels(priority).set(num_waiting)
+
+    def _view_routing(self) -> RoutingView:
+        statistics = self._routing.statistics()
+        index, events = statistics.index, statistics.kv_events
+        self._instruments.prefix_index_bytes.set(index.num_bytes)
+        self._instruments.kv_event_sources.set(events.num_sources)
+        return RoutingView(
+            num_index_blocks=index.num_blocks,
+            num_index_bytes=index.num_bytes,
+            num_event_sources=events.num_sources,
+            num_event_batches=events.num_batches,
+            num_event_restarts=events.num_restarts,
+            num_event_gaps=events.num_unfilled_gaps,
+        )
 
     def _view_tokenization(self) -> TokenizationView:
         statistics = self._tokenization.statistics()

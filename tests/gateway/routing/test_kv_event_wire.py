@@ -1,3 +1,4 @@
+import contextlib
 import struct
 
 import msgspec
@@ -65,19 +66,16 @@ def test_events_of_unknown_kinds_are_counted_and_left_out() -> None:
 
 @given(st.binary(max_size=60) | st.lists(st.binary(max_size=9), max_size=5).map(msgspec.msgpack.encode))
 def test_any_bytes_give_a_batch_or_our_error(payload: bytes) -> None:
-    try:
-        read_batch(payload)
-    except UpstreamProtocolError as error:
-        assert "KV event" in error.message
+    with contextlib.suppress(UpstreamProtocolError):
+        assert read_batch(payload).num_unknown >= 0
 
 
 @given(st.lists(st.binary(max_size=9), max_size=5))
 def test_any_frames_give_a_message_or_our_error(frames: list[bytes]) -> None:
     for read in (read_message, read_replayed):
-        try:
-            read(frames)
-        except UpstreamProtocolError as error:
-            assert "KV events" in error.message
+        with contextlib.suppress(UpstreamProtocolError):
+            message = read(frames)
+            assert message is None or message.number >= 0
 
 
 def test_a_replay_is_read_with_and_without_its_topic() -> None:

@@ -39,8 +39,10 @@ class SubscriptionStatistics:
 
 
 class Subscription:
-    """Follows `source` into `sink` until `run` is cancelled, which closes its sockets. After `quiet_s` without a batch it
-    asks whether it has missed any."""
+    """Follows `source` into `sink` until `run` is cancelled, which closes its sockets.
+
+    After `quiet_s` without a batch it asks whether it has missed any.
+    """
 
     def __init__(self, source: EventSource, sink: EventSink, *, quiet_s: float = 2.0) -> None:
         self.source = source

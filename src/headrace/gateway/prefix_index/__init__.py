@@ -2,14 +2,14 @@
 
 from headrace.gateway.prefix_index.chain import Chain, ChainHasher, ChainHashers, Words, chain_of, digest_of
 from headrace.gateway.prefix_index.index import (
-    BlockName,
     Held,
     Holder,
-    Path,
     PrefixIndex,
     PrefixIndexStatistics,
     StoredBlocks,
 )
+from headrace.gateway.prefix_index.run import BlockName
+from headrace.gateway.prefix_index.runs import Path
 
 __all__ = [
     "BlockName",

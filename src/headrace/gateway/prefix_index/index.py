@@ -10,21 +10,13 @@ longest ago first: when an answer shows that something is gone, all that was use
 Rule 3: memory is bounded; the run used longest ago goes first, and before it whatever continues it.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from headrace.gateway.prefix_index.chain import Chain, ChainHasher
-from headrace.gateway.prefix_index.run import Hold, Run, first_bits, num_leading
-
-BlockName: TypeAlias = int | bytes
-"""What an engine calls a block in its events."""
-
-Path: TypeAlias = list[tuple[Run, int]]
-"""Runs along a chain, and how many of the first blocks of each belong to it."""
-
-_NUMBER_BITS = 32
+from headrace.gateway.prefix_index.run import BlockName, Hold, Run, first_bits, num_leading
+from headrace.gateway.prefix_index.runs import Path, Runs
 
 
 class Holder:
@@ -39,8 +31,7 @@ class Holder:
         self.horizon_s = float("-inf")
         """What was last used then or before is taken for gone."""
         self.places: dict[BlockName, int] = {}
-        """Where the blocks stand that events have named, as one number (see `_place`): the garbage collector need not
-        look at millions of those."""
+        """Where the blocks stand that events have named."""
         self.num_copies: dict[BlockName, int] = {}
         """Of blocks that the engine has computed more than once, how many more."""
 
@@ -84,15 +75,8 @@ class PrefixIndex:
     """See the module. Belongs to one thread."""
 
     def __init__(self, *, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._num_blocks = 0
-        self._num_evicted_runs = 0
+        self._runs = Runs(max_bytes=max_bytes, names=self)
         self._num_orphans = 0
-        self._runs: dict[int, Run] = {}
-        self._next_run = 0
-        self._heads: OrderedDict[int, Run] = OrderedDict()
-        """Runs by the hash of their first block, those used longest ago first."""
         self._holders: dict[int, Holder] = {}
         self._next_slot = 0
 
@@ -112,21 +96,14 @@ class PrefixIndex:
         """The cache is empty now."""
         holder.places.clear()
         holder.num_copies.clear()
-        held = [run for run in self._heads.values() if holder.slot in run.holds]
-        for run in held:
+        for run in self._runs.with_slot(holder.slot):
             hold = run.holds.pop(holder.slot)
             run.num_names -= len(hold.names or ())
-            self._settle(run)
+            self._runs.count(run)
 
     def follow(self, chain: Chain) -> Path:
         """What is known of a chain, for `held` and `last_use_s`; good until the index changes."""
-        path: Path = []
-        position = 0
-        while position < len(chain) and (run := self._heads.get(chain[position])) is not None:
-            num_blocks = run.num_shared(chain, position)
-            path.append((run, num_blocks))
-            position += num_blocks
-        return path
+        return self._runs.follow(chain)
 
     def held(self, path: Path, holder: Holder, *, now: float) -> Held:
         """How much the holder has of the chain that was followed."""
@@ -139,10 +116,10 @@ class PrefixIndex:
             stored = hold.stored if hold.stored_s > holder.horizon_s else 0
             expected = stored | hold.expected if now < hold.expected_until_s else stored
             leading = num_leading(expected)
-            num_expected += leading if leading < num_blocks else num_blocks
+            num_expected += min(leading, num_blocks)
             if is_stored:
                 of_stored = leading if expected == stored else num_leading(stored)
-                num_stored += of_stored if of_stored < num_blocks else num_blocks
+                num_stored += min(of_stored, num_blocks)
                 is_stored = of_stored >= num_blocks
             if leading < num_blocks:
                 break
@@ -150,30 +127,30 @@ class PrefixIndex:
 
     def expect(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """A prompt is sent to the holder and will be in its cache; believed until then."""
-        for run, num_blocks in self._extend(chain):
+        for run, num_blocks in self._runs.extend(chain):
             hold = _hold_of(run, holder)
             hold.expected |= first_bits(num_blocks)
             hold.expected_until_s = max(hold.expected_until_s, until_s)
-            self._settle(run)
-        self._evict()
+            self._runs.count(run)
+        self._runs.make_room()
 
     def expect_until(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """What was expected of this prompt is believed no longer than that: by then events have told."""
-        for run, _ in self.follow(chain):
+        for run, _ in self._runs.follow(chain):
             hold = run.holds.get(holder.slot)
             if hold is not None:
                 hold.expected_until_s = min(hold.expected_until_s, until_s)
 
     def store(self, holder: Holder, chain: Chain, *, now: float) -> None:
         """The holder has answered this prompt, and so has it in its cache."""
-        for run, num_blocks in self._extend(chain):
+        for run, num_blocks in self._runs.extend(chain):
             hold = _hold_of(run, holder)
             if hold.stored_s <= holder.horizon_s:
                 hold.stored = 0
             hold.stored |= first_bits(num_blocks)
             hold.stored_s = now
-            self._settle(run)
-        self._evict()
+            self._runs.count(run)
+        self._runs.make_room()
 
     def last_use_s(self, holder: Holder, path: Path) -> list[tuple[int, float]]:
         """For each run of a path: the number of the block after it, and when the holder last used it."""
@@ -193,25 +170,24 @@ class PrefixIndex:
 
     def add_blocks(self, holder: Holder, stored: StoredBlocks, hasher: ChainHasher) -> None:
         """An event: blocks stand in the cache from now on. Those whose parent is not known are counted and left out."""
-        place: tuple[Run, int] | None = None
-        previous = stored.start
-        if stored.parent is not None:
-            place = self._find(holder.places.get(stored.parent))
-            if place is None:
-                self._num_orphans += len(stored.names)
-                return
-            previous = place[0].hashes[place[1] - place[0].first_number]
-        touched: dict[int, Run] = {}
+        place = holder.places.get(stored.parent) if stored.parent is not None else None
+        parent = self._runs.find(place)
+        if stored.parent is not None and parent is None:
+            self._num_orphans += len(stored.names)
+            return
+        previous = stored.start if parent is None else parent[0].hashes[parent[1]]
+        last: Run | None = None
         for name, own in zip(stored.names, stored.own_hashes, strict=True):
             previous = hasher.follow(previous, own)
-            place = self._place_after(place, previous)
-            self._name(holder, name, place)
-            touched[id(place[0])] = place[0]
-        for run in touched.values():
-            self._settle(run)
-        if place is not None:
-            self._touch(place[0])
-        self._evict()
+            place = self._runs.place_after(place, previous)
+            run = self._name(holder, name, place)
+            if run is not last and last is not None:
+                self._runs.count(last)
+            last = run
+        if last is not None:
+            self._runs.count(last)
+            self._runs.touch(last)
+        self._runs.make_room()
 
     def remove_block(self, holder: Holder, name: BlockName) -> None:
         """An event: the block has gone from the cache."""
@@ -221,179 +197,59 @@ class PrefixIndex:
             else:
                 holder.num_copies[name] = num_copies - 1
             return
-        place = self._find(holder.places.pop(name, None))
-        if place is None:
+        found = self._runs.find(holder.places.pop(name, None))
+        if found is None:
             return
-        run, number = place
+        run, index = found
         hold = run.holds.get(holder.slot)
         if hold is None:
             return
-        hold.stored &= ~(1 << number - run.first_number)
-        if hold.names is not None and hold.names.pop(number, None) is not None:
+        hold.stored &= ~(1 << index)
+        if hold.names is not None and hold.names.pop(run.first_number + index, None) is not None:
             run.num_names -= 1
         if hold.is_empty:
             del run.holds[holder.slot]
-        self._settle(run)
+        self._runs.count(run)
+
+    def move(self, slot: int, name: BlockName, place: int) -> None:
+        self._holders[slot].places[name] = place
+
+    def drop(self, slot: int, name: BlockName) -> None:
+        holder = self._holders[slot]
+        holder.places.pop(name, None)
+        holder.num_copies.pop(name, None)
 
     def statistics(self) -> PrefixIndexStatistics:
         return PrefixIndexStatistics(
-            num_bytes=self._num_bytes,
-            num_runs=len(self._heads),
-            num_blocks=self._num_blocks,
-            num_evicted_runs=self._num_evicted_runs,
+            num_bytes=self._runs.num_bytes,
+            num_runs=len(self._runs),
+            num_blocks=self._runs.num_blocks,
+            num_evicted_runs=self._runs.num_evicted,
             num_orphans=self._num_orphans,
         )
 
     def __repr__(self) -> str:
-        return f"PrefixIndex(num_blocks={self._num_blocks}, num_bytes={self._num_bytes} of {self._max_bytes})"
+        return f"PrefixIndex({self._runs!r}, num_holders={len(self._holders)})"
 
-    # -- runs
-
-    def _extend(self, chain: Chain) -> Path:
-        """The path along the whole chain; what is not known yet is appended to its last run, or becomes a new one."""
-        path = self.follow(chain)
-        if path and path[-1][1] < len(path[-1][0].hashes):
-            path[-1] = (self._cut(*path[-1]), path[-1][1])
-        position = sum(num_blocks for _, num_blocks in path)
-        if position < len(chain):
-            num_new = len(chain) - position
-            if path and not path[-1][0].is_continued:
-                path[-1] = (path[-1][0], path[-1][1] + num_new)
-            else:
-                path.append((self._new_run(chain[position], parent=path[-1][0] if path else None), num_new))
-            path[-1][0].hashes.frombytes(chain[position:].tobytes())
-            self._num_blocks += num_new
-        for run, _ in reversed(path):  # what comes first in a prompt was used last, and goes last
-            self._heads.move_to_end(run.hashes[0])
-        return path
-
-    def _new_run(self, head: int, *, parent: Run | None) -> Run:
-        run = self._heads[head] = self._numbered(Run(parent=parent))
-        if parent is not None:
-            parent.is_continued = True
-        return run
-
-    def _numbered(self, run: Run) -> Run:
-        run.number = self._next_run
-        self._next_run += 1
-        self._runs[run.number] = run
-        return run
-
-    def _find(self, place: int | None) -> tuple[Run, int] | None:
-        """The run of a place, unless it is gone, and the block's number in it."""
-        run = self._runs.get(place >> _NUMBER_BITS) if place is not None else None
-        return None if run is None or place is None else (run, place & (1 << _NUMBER_BITS) - 1)
-
-    def _cut(self, run: Run, num_blocks: int) -> Run:
-        """Cut the first blocks off a run; they become a run of their own, and the run follows it."""
-        first = self._numbered(Run(parent=run.parent))
-        first.first_number = run.first_number
-        first.hashes = run.hashes[:num_blocks]
-        run.hashes = run.hashes[num_blocks:]
-        run.first_number += num_blocks
-        run.parent = first
-        first.is_continued = True
-        for slot, hold in list(run.holds.items()):
-            of_first = hold.cut(num_blocks)
-            self._move_names(slot, hold, run, of_first, first)
-            if not of_first.is_empty:
-                first.holds[slot] = of_first
-            if hold.is_empty:
-                del run.holds[slot]
-        self._heads[run.hashes[0]] = run
-        self._heads[first.hashes[0]] = first
-        self._settle(run)
-        self._count(first)
-        self._touch(first)
-        return first
-
-    def _move_names(self, slot: int, hold: Hold, run: Run, of_first: Hold, first: Run) -> None:
-        if hold.names is None:
-            return
-        of_first.names = {number: name for number, name in hold.names.items() if number < run.first_number}
-        for number, name in of_first.names.items():
-            del hold.names[number]
-            self._holders[slot].places[name] = _place(first, number)
-        run.num_names -= len(of_first.names)
-        first.num_names += len(of_first.names)
-
-    def _place_after(self, place: tuple[Run, int] | None, block_hash: int) -> tuple[Run, int]:
-        """Where the block with this hash stands, which follows `place`."""
-        parent: Run | None = None
-        if place is not None:
-            parent, num_before = place[0], place[1] + 1 - place[0].first_number
-            if num_before < len(parent.hashes):
-                if parent.hashes[num_before] == block_hash:
-                    return parent, place[1] + 1
-                parent = self._cut(parent, num_before)
-        known = self._heads.get(block_hash)
-        if known is not None:
-            return known, known.first_number
-        self._num_blocks += 1
-        if parent is not None and not parent.is_continued:
-            parent.hashes.append(block_hash)
-            return parent, parent.first_number + len(parent.hashes) - 1
-        run = self._new_run(block_hash, parent=parent)
-        run.hashes.append(block_hash)
-        return run, run.first_number
-
-    def _name(self, holder: Holder, name: BlockName, place: tuple[Run, int]) -> None:
-        if self._find(holder.places.get(name)) is not None:
+    def _name(self, holder: Holder, name: BlockName, place: int) -> Run:
+        """Note that the holder has the block at `place`, and calls it so; the block's run."""
+        found = self._runs.find(place)
+        assert found is not None, "the place of a block that was just stored"
+        run, index = found
+        if self._runs.find(holder.places.get(name)) is not None:
             holder.num_copies[name] = holder.num_copies.get(name, 0) + 1
-            return
-        run, number = place
-        holder.places[name] = _place(run, number)
+            return run
+        holder.places[name] = place
         hold = _hold_of(run, holder)
-        hold.stored |= 1 << number - run.first_number
+        hold.stored |= 1 << index
         hold.stored_s = float("inf")
         if hold.names is None:
             hold.names = {}
+        number = run.first_number + index
         if number not in hold.names:
             run.num_names += 1
         hold.names[number] = name
-
-    def _touch(self, run: Run | None) -> None:
-        """Mark as just used, and what it continues as used after it, so that it never goes first."""
-        while run is not None and not run.is_gone:
-            self._heads.move_to_end(run.hashes[0])
-            run = run.parent
-
-    def _settle(self, run: Run) -> None:
-        """Count a run's memory again; one that nobody has is dropped."""
-        if run.is_gone:
-            return
-        if not run.holds:
-            self._drop(run)
-            return
-        self._count(run)
-
-    def _count(self, run: Run) -> None:
-        num_bytes = run.count_bytes()
-        self._num_bytes += num_bytes - run.num_bytes
-        run.num_bytes = num_bytes
-
-    def _drop(self, run: Run) -> None:
-        del self._heads[run.hashes[0]]
-        del self._runs[run.number]
-        run.is_gone = True
-        self._num_bytes -= run.num_bytes
-        self._num_blocks -= len(run.hashes)
-        for slot, hold in run.holds.items():
-            holder = self._holders[slot]
-            for name in (hold.names or {}).values():
-                holder.places.pop(name, None)
-                holder.num_copies.pop(name, None)
-        run.holds.clear()
-
-    def _evict(self) -> None:
-        while self._num_bytes > self._max_bytes and self._heads:
-            self._drop(next(iter(self._heads.values())))
-            self._num_evicted_runs += 1
-
-
-def _place(run: Run, number: int) -> int:
-    """The place of a block, as one number: its run's number, and its own in the run."""
-    return run.number << _NUMBER_BITS | number
+        return run
 
 
 def _hold_of(run: Run, holder: Holder) -> Hold:

@@ -5,8 +5,12 @@ its first block. Where a prompt parts from the others inside a run, the run is c
 """
 
 from array import array
+from typing import TypeAlias
 
 from headrace.gateway.prefix_index.chain import Chain
+
+BlockName: TypeAlias = int | bytes
+"""What an engine calls a block in its events."""
 
 _RUN_NUM_BYTES = 480
 _HOLD_NUM_BYTES = 240
@@ -26,7 +30,7 @@ class Hold:
         self.expected = 0
         """Blocks of requests that are on their way there; true until `expected_until_s`."""
         self.expected_until_s = 0.0
-        self.names: dict[int, int | bytes] | None = None
+        self.names: dict[int, BlockName] | None = None
         """The endpoint's own names of its blocks, by number, where KV events told them."""
 
     @property
@@ -58,19 +62,18 @@ class Run:
         "parent",
     )
 
-    def __init__(self, *, parent: "Run | None") -> None:
+    def __init__(self, number: int, *, parent: "Run | None") -> None:
+        self.number = number
         self.hashes = array("Q")
         self.holds: dict[int, Hold] = {}
         self.parent = parent
-        self.number = 0
-        """Given by the index."""
         self.first_number = 0
-        """What its first block counts as in places and names, so that a cut changes only those before it."""
+        """What its first block counts as in places and names: a cut changes only those of the blocks cut off."""
         self.is_continued = False
         """Whether other runs follow it. If none does it may grow."""
         self.num_names = 0
         self.num_bytes = 0
-        """As it was last counted by the index."""
+        """As it was last counted."""
         self.is_gone = False
 
     def count_bytes(self) -> int:
