@@ -19,7 +19,7 @@ _COMMANDS = {
     "keys": ("headrace.cli.keys", "add, list and revoke the gateway's API keys"),
     "demo": ("headrace.cli.demo", "two engines with the demo model, a gateway, and one chat"),
     "tokenize": ("headrace.cli.tokenize", "the token ids of a text or a chat"),
-    "bench": ("headrace.cli.bench", "measure tokenization, or what it does to the event loop"),
+    "bench": ("headrace.cli.bench", "measure tokenization, the event loop, and the engine beside its peers"),
     "replay": ("headrace.cli.replay", "what routing policies would have made of recorded requests"),
     "config": ("headrace.cli.config", "print every setting and where its value came from"),
 }
