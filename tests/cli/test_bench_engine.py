@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -297,6 +298,9 @@ def test_an_engine_and_what_it_started_are_stopped_between_calls_and_gone_after(
     assert peak is not None
     assert peak > 10_000_000
     engine.close()
+    deadline_s = time.monotonic() + 10.0
+    while state_of(child) not in {"gone", "Z"} and time.monotonic() < deadline_s:
+        os.sched_yield()  # killed, and perhaps not scheduled since
     assert state_of(child) in {"gone", "Z"}
 
 
