@@ -84,7 +84,7 @@ async def chat(gateway: Gateway, *texts: str) -> tuple[httpx.Response, int, int]
     usage = answer.json()["usage"]
     await asyncio.sleep(
         0.3
-    )  # the last step's events leave the engine beside its answer, and nothing tells that they have
+    )  # the last step's events leave the engine beside its answer; nothing tells when
     await caught_up(gateway)
     details = usage["prompt_tokens_details"] or {"cached_tokens": 0}
     return answer, int(answer.headers["x-headrace-cached-tokens-predicted"]), details["cached_tokens"]
