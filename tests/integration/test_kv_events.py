@@ -82,9 +82,7 @@ async def chat(gateway: Gateway, *texts: str) -> tuple[httpx.Response, int, int]
         answer = await client.post(f"{gateway.url}/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     usage = answer.json()["usage"]
-    await asyncio.sleep(
-        0.3
-    )  # the last step's events leave the engine beside its answer; nothing tells when
+    await asyncio.sleep(0.3)  # the last step's events leave the engine beside its answer; nothing tells when
     await caught_up(gateway)
     details = usage["prompt_tokens_details"] or {"cached_tokens": 0}
     return answer, int(answer.headers["x-headrace-cached-tokens-predicted"]), details["cached_tokens"]
