@@ -42,9 +42,9 @@ class FastokensTokenizer:
         self.chat_template: ChatTemplate | None = reference.chat_template
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[TokenIds]:
+        if len(texts) <= _MAX_SEPARATE:
+            return [self.encode_one(text, add_special_tokens) for text in texts]
         try:
-            if len(texts) <= _MAX_SEPARATE:
-                return [np.frombuffer(self._encode([text], add_special_tokens)[0], np.uint32) for text in texts]
             packed, offsets = self._encode(list(texts), add_special_tokens)
         except UnicodeEncodeError:
             for text in texts:

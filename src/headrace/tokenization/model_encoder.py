@@ -39,10 +39,6 @@ class ModelEncoder:
     def is_accelerated(self) -> bool:
         return self.encode_one is not None
 
-    @property
-    def has_shortcuts(self) -> bool:
-        return self.is_accelerated or bool(self.rules) or self.is_keeping
-
     def work(self, *, add_special_tokens: bool) -> EncodeTexts:
         return self._works[add_special_tokens]
 
