@@ -19,9 +19,7 @@ _NUMBER_BYTES = 8
 _END_OF_REPLAY = b"\xff" * _NUMBER_BYTES
 
 
-class BlockStored(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Neighbouring blocks stand in a cache from now on."""
-
+class _Stored(msgspec.Struct, frozen=True, gc=False):
     block_hashes: list[EventHash]
     parent_block_hash: EventHash | None
     token_ids: list[int]
@@ -30,14 +28,22 @@ class BlockStored(msgspec.Struct, tag=True, frozen=True, gc=False):
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: _ExtraKeys = None
+
+
+class BlockStored(_Stored, tag=True, frozen=True, gc=False):
+    """Neighbouring blocks stand in a cache from now on."""
+
     group_idx: int | None = None
 
 
-class BlockRemoved(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Blocks have gone from a cache."""
-
+class _Removed(msgspec.Struct, frozen=True, gc=False):
     block_hashes: list[EventHash]
     medium: str | None = None
+
+
+class BlockRemoved(_Removed, tag=True, frozen=True, gc=False):
+    """Blocks have gone from a cache."""
+
     group_idx: int | None = None
 
 
@@ -48,20 +54,13 @@ class AllBlocksCleared(msgspec.Struct, tag=True, frozen=True, gc=False):
 Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class _BlockStoredArray(msgspec.Struct, tag="BlockStored", array_like=True, frozen=True, gc=False):
-    block_hashes: list[EventHash]
-    parent_block_hash: EventHash | None
-    token_ids: list[int]
-    block_size: int
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: _ExtraKeys = None
+# An array may go on with what a newer engine says, so it ends where all engines agree.
+class _BlockStoredArray(_Stored, tag="BlockStored", array_like=True, frozen=True, gc=False):
+    pass
 
 
-class _BlockRemovedArray(msgspec.Struct, tag="BlockRemoved", array_like=True, frozen=True, gc=False):
-    block_hashes: list[EventHash]
-    medium: str | None = None
+class _BlockRemovedArray(_Removed, tag="BlockRemoved", array_like=True, frozen=True, gc=False):
+    pass
 
 
 class _AllBlocksClearedArray(msgspec.Struct, tag="AllBlocksCleared", array_like=True, frozen=True, gc=False):
