@@ -6,6 +6,7 @@ Times are the best of several rounds, of CPU time with one thread, so that other
 """
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,11 +18,11 @@ from headrace.engine.config import Quantization
 from headrace.engine.kernels.library import CpuKernels, open_kernels
 from headrace.engine.kernels.paged_attention import KernelAttention, KernelKVCache, spans_of
 from headrace.engine.kernels.structures import Isa
-from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
 from headrace.engine.models.forward_batch import AttentionStep
 from headrace.engine.models.products import KernelProduct, TorchProduct
 from headrace.engine.runner.attention import PagedAttention, decode_groups, prefill_span
 from headrace.engine.runner.paged_cache import PagedKVCache
+from headrace.testing.model_shapes import SMALLEST_MODEL
 
 LAYER_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 HEAD_SHAPE = (49152, 576)
@@ -30,27 +31,16 @@ SHAPES = (*LAYER_SHAPES * NUM_LAYERS, HEAD_SHAPE)
 BATCHES = (1, 4, 8, 16, 64, 128)
 NUM_BLOCKS = 1600
 
-CONFIG = ModelConfig(
-    model="",
-    tokenizer="",
-    served_model_name="",
+CONFIG = dataclasses.replace(
+    SMALLEST_MODEL,
     max_model_len=2048,
     vocab_size=HEAD_SHAPE[0],
-    eos_token_ids=(),
-    sampling_defaults=SamplingDefaults(),
-    architecture="LlamaForCausalLM",
     checkpoint_dtype="bfloat16",
     hidden_size=576,
     intermediate_size=1536,
-    num_layers=1,
     num_heads=9,
     num_kv_heads=3,
     head_dim=64,
-    rms_norm_eps=1e-5,
-    rope=RopeConfig(theta=1e4),
-    tie_word_embeddings=True,
-    attention_bias=False,
-    mlp_bias=False,
 )
 
 

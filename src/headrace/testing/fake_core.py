@@ -15,32 +15,14 @@ import numpy as np
 
 from headrace.engine.config import CacheConfig, EngineConfig, ExecutionConfig, SchedulerConfig, SchedulingPolicy
 from headrace.engine.core.process import run_core_process
-from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
+from headrace.engine.model_config import SamplingDefaults
 from headrace.engine.wire.messages import AddRequest, CoreStatistics, Ready, TokenDelta
 from headrace.engine.wire.remote_call import pack_results, unpack_call
 from headrace.errors import EngineGenerateError
+from headrace.testing.model_shapes import SMALLEST_MODEL
 
-_MODEL = ModelConfig(
-    model="fake",
-    tokenizer="fake",
-    served_model_name="fake",
-    max_model_len=4096,
-    vocab_size=259,
-    eos_token_ids=(258,),
-    sampling_defaults=SamplingDefaults(),
-    architecture="LlamaForCausalLM",
-    checkpoint_dtype="float32",
-    hidden_size=8,
-    intermediate_size=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    rms_norm_eps=1e-6,
-    rope=RopeConfig(theta=10000.0),
-    tie_word_embeddings=False,
-    attention_bias=False,
-    mlp_bias=False,
+_MODEL = dataclasses.replace(
+    SMALLEST_MODEL, model="fake", tokenizer="fake", max_model_len=4096, vocab_size=259, eos_token_ids=(258,)
 )
 
 

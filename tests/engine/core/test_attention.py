@@ -8,32 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
 from headrace.engine.runner.attention import PagedAttention, decode_groups, group_ends, prefill_span
 from headrace.engine.runner.paged_cache import PagedKVCache
+from headrace.testing.model_shapes import SMALLEST_MODEL
 
-CONFIG = ModelConfig(
-    model="",
-    tokenizer="",
-    served_model_name="",
-    max_model_len=64,
-    vocab_size=8,
-    eos_token_ids=(),
-    sampling_defaults=SamplingDefaults(),
-    architecture="LlamaForCausalLM",
-    checkpoint_dtype="float32",
-    hidden_size=32,
-    intermediate_size=8,
-    num_layers=1,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=8,
-    rms_norm_eps=1e-5,
-    rope=RopeConfig(theta=1e4),
-    tie_word_embeddings=True,
-    attention_bias=False,
-    mlp_bias=False,
-)
+CONFIG = replace(SMALLEST_MODEL, hidden_size=32, num_heads=6, num_kv_heads=2)
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
 

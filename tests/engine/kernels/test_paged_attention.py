@@ -1,6 +1,6 @@
 """Attention by our kernels equals plain torch's over the same blocks, for any mix of decodes and prefills."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,33 +11,20 @@ from torch import Tensor
 
 from headrace.engine.kernels.library import CpuKernels
 from headrace.engine.kernels.paged_attention import KernelAttention, KernelKVCache, cache_fits_kernels, spans_of
-from headrace.engine.model_config import ModelConfig, RopeConfig, SamplingDefaults
+from headrace.engine.model_config import ModelConfig
+from headrace.testing.model_shapes import SMALLEST_MODEL
 
 MAX_BLOCKS = 80
 
 
 def config(*, num_heads: int, num_kv_heads: int, head_dim: int, window: int | None) -> ModelConfig:
-    return ModelConfig(
-        model="",
-        tokenizer="",
-        served_model_name="",
+    return replace(
+        SMALLEST_MODEL,
         max_model_len=2048,
-        vocab_size=8,
-        eos_token_ids=(),
-        sampling_defaults=SamplingDefaults(),
-        architecture="LlamaForCausalLM",
-        checkpoint_dtype="float32",
         hidden_size=32,
-        intermediate_size=8,
-        num_layers=1,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=1e-5,
-        rope=RopeConfig(theta=1e4),
-        tie_word_embeddings=True,
-        attention_bias=False,
-        mlp_bias=False,
         layer_windows=(window,),
     )
 
