@@ -31,6 +31,7 @@ from headrace.tokenization.service import TokenizationService
 _WITH_OWN_FLAGS = {
     "engine": ("headrace.cli.benchmarks.engine", "our engine beside the peers that are installed"),
     "front": ("headrace.cli.benchmarks.front", "the engine's front end over a core that computes nothing"),
+    "serve": ("headrace.cli.bench_serve.command", "any OpenAI endpoint, under a load like vLLM's bench serve"),
 }
 """Loaded when chosen: they import the engine."""
 _MAX_HOSTILE_ROUNDS = 5

@@ -1,0 +1,1 @@
+"""`headrace bench serve`: loads any OpenAI endpoint with an open loop of requests and says how it answered."""
