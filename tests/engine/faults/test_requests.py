@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from headrace.engine import AsyncLLMEngine, RequestOutputKind
 from headrace.engine.client.host import ThreadHost
 from headrace.engine.config import EngineConfig
 from headrace.engine.core.engine_core import EngineCore
+from headrace.engine.core.step_plan import StepPlan, StepResult
 from headrace.engine.executor.local import LocalExecutor
 from headrace.errors import ContextLengthError, EngineError, EngineGenerateError, OverloadedError, UnsupportedError
 from headrace.testing.cancellation import run_cancelled_at
@@ -122,23 +124,53 @@ async def test_requests_that_preempt_each_other_answer_as_each_does_alone(engine
     await assert_nothing_left(engine)
 
 
-async def test_sleeping_in_the_middle_changes_no_answer(engine: AsyncLLMEngine) -> None:
-    ends = Ends()
-    params = greedy(max_tokens=40)
-    expected = [await ends.consume(engine.generate(p, params, f"a{p}"), f"a{p}") for p in PROMPTS[:6]]
-    consuming = [asyncio.ensure_future(ends.consume(engine.generate(p, params, p), p)) for p in PROMPTS[:3]]
-    while engine.statistics().num_running < 3:
-        await asyncio.sleep(0.001)
-    await engine.sleep(1)
-    consuming += [asyncio.ensure_future(ends.consume(engine.generate(p, params, p), p)) for p in PROMPTS[3:6]]
-    assert await engine.is_sleeping()
-    await engine.check_health()
-    assert not any(task.done() for task in consuming)
-    await engine.wake_up(["weights"])
-    await engine.wake_up(["kv_cache"])
-    woken = await asyncio.gather(*consuming)
-    assert [one and one.outputs[0].token_ids for one in woken] == [one and one.outputs[0].token_ids for one in expected]
-    await assert_nothing_left(engine)
+class HeldExecutor(LocalExecutor):
+    """Once it is told to, holds the first step with three requests until it is let go."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.is_told = False
+        self.held = threading.Event()
+        self.let_go = threading.Event()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if self.is_told and len(plan.scheduled) == 3:
+            self.held.set()
+            self.let_go.wait()
+        return super().execute(plan)
+
+
+async def test_sleeping_in_the_middle_changes_no_answer(tiny_model_dir: Path) -> None:
+    ends, executors = Ends(), []
+
+    def build(config: EngineConfig) -> EngineCore:
+        executors.append(HeldExecutor(config))
+        return EngineCore(config, executors[0])
+
+    config = engine_args(tiny_model_dir).create_engine_config()
+    async with AsyncLLMEngine(config, host=ThreadHost(build_core=build)) as engine:
+        params = greedy(max_tokens=40)
+        expected = [await ends.consume(engine.generate(p, params, f"a{p}"), f"a{p}") for p in PROMPTS[:6]]
+        (executor,) = executors
+        executor.is_told = True
+        try:
+            consuming = [asyncio.ensure_future(ends.consume(engine.generate(p, params, p), p)) for p in PROMPTS[:3]]
+            assert await asyncio.to_thread(executor.held.wait, 30)
+            sleeping = asyncio.ensure_future(engine.sleep(1))
+            await asyncio.sleep(0)  # the core has the order to sleep before it ends the step
+        finally:
+            executor.let_go.set()
+        await sleeping
+        consuming += [asyncio.ensure_future(ends.consume(engine.generate(p, params, p), p)) for p in PROMPTS[3:6]]
+        assert await engine.is_sleeping()
+        await engine.check_health()
+        assert not any(task.done() for task in consuming)
+        await engine.wake_up(["weights"])
+        await engine.wake_up(["kv_cache"])
+        woken = await asyncio.gather(*consuming)
+        expected_ids = [one and one.outputs[0].token_ids for one in expected]
+        assert [one and one.outputs[0].token_ids for one in woken] == expected_ids
+        await assert_nothing_left(engine)
 
 
 class SmallExecutor(LocalExecutor):
