@@ -124,6 +124,38 @@ async def test_one_request_is_aborted_by_the_id_of_its_answer(
         assert '"code":"aborted"' in "".join([line async for line in lines])
 
 
+async def test_an_id_that_another_begins_with_aborts_its_own_alone(admin: Any, engine: FakeEngine) -> None:
+    """Clients of /inference/v1/generate choose theirs."""
+    engine.hold(after_tokens=1)
+    body = {"token_ids": [1, 2], "sampling_params": {}, "stream": True}
+    clients = {"authorization": "Bearer for-clients"}
+
+    def begin(request_id: str) -> Any:
+        return admin.http.stream(
+            "POST", "/inference/v1/generate", json={**body, "request_id": request_id}, headers=clients
+        )
+
+    async with begin("job") as job, begin("job-1") as other:
+        lines, other_lines = job.aiter_lines(), other.aiter_lines()
+        await anext(lines)
+        await anext(other_lines)
+        assert (await admin.http.post("/abort", json={"request_ids": ["job"]})).json() == {"num_aborted": 1}
+        assert '"code":"aborted"' in "".join([line async for line in lines])
+        engine.release()
+        assert "[DONE]" in "".join([line async for line in other_lines])
+
+
+async def test_one_prompt_of_several_is_aborted_by_its_place(admin: Any, engine: FakeEngine) -> None:
+    engine.hold(after_tokens=1)
+    clients = {"authorization": "Bearer for-clients"}
+    body = {"prompt": ["one", "two"], "stream": True}
+    async with admin.http.stream("POST", "/v1/completions", json=body, headers=clients) as response:
+        lines = response.aiter_lines()
+        answer_id = (await anext(lines)).partition('"id":"')[2].partition('"')[0]
+        assert (await admin.http.post("/abort", json={"request_ids": [f"{answer_id}-1"]})).json() == {"num_aborted": 1}
+        assert '"code":"aborted"' in "".join([line async for line in lines])
+
+
 async def test_all_requests_are_aborted_at_once(admin: Any, engine: FakeEngine) -> None:
     engine.hold(after_tokens=1)
     clients = {"authorization": "Bearer for-clients"}

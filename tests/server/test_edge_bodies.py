@@ -70,6 +70,7 @@ async def test_a_wrong_field_is_400_and_named(engine: FakeEngine, serve: Any, pa
     [
         ({**MESSAGES, "max_tokens": "many"}, "max_tokens"),
         (CHAT, "max_tokens"),
+        ({**MESSAGES, "stop_sequences": ["end", ""]}, "stop_sequences[1]"),
         ({"messages": [{"role": "robot", "content": "hi"}], "max_tokens": 5}, "messages[0].role"),
         (
             {**MESSAGES, "messages": [{"role": "user", "content": [{"type": "hologram"}]}]},

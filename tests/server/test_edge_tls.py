@@ -119,6 +119,28 @@ async def test_a_client_that_reads_nothing_is_given_up_over_tls_too(
             await asyncio.wait_for(server.http_server.until_no_connection(), timeout=20)
 
 
+async def test_the_rest_of_an_answer_that_nobody_reads_does_not_hold_a_tls_connection(
+    engine: FakeEngine, serve: Any, authority: Authority
+) -> None:
+    """The answer is complete, the connection closes, and what is left lies in buffers below TLS."""
+    text = "x" * 150_000
+    async with serve(engine, authority.settings(write_timeout_s=0.2)) as server:
+        body = b'{"tokens":[' + b",".join([b"120"] * len(text)) + b"]}"
+        head = b"POST /detokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+        def ask(address: tuple[str, int]) -> ssl.SSLSocket:
+            plain = socket.socket()
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            plain.connect(address)
+            client = authority.trusting().wrap_socket(plain, server_hostname="127.0.0.1")
+            client.sendall(head + body)
+            return client
+
+        with contextlib.closing(await asyncio.to_thread(ask, (server.host, server.port))):
+            async with asyncio.timeout(20):  # the loop's own patience is 30 s
+                await server.http_server.until_no_connection()
+
+
 async def test_a_hangup_signal_reads_the_certificate_again(
     engine: FakeEngine, serve: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

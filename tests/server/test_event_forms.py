@@ -57,7 +57,7 @@ def events(chunks: Chunks, text: str, sizes: list[int], finish_reason: str) -> l
 
     async def written() -> bytes:
         first = choice("", finish_reason=None)
-        sent = await chunks.opening(first)
+        sent = chunks.beginning(num_prompt_tokens=5, num_cached_tokens=2) + await chunks.opening(first)
         for piece in pieces(text, sizes):
             sent += chunks.text(choice(piece, finish_reason=None))
         return sent + chunks.finish(choice("", finish_reason=finish_reason)) + chunks.closing(USAGE)

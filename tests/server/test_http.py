@@ -105,6 +105,16 @@ async def test_a_request_id_is_given_back_cleaned_and_cut(server: Any) -> None:
     assert len(none.headers["x-request-id"]) == 32
 
 
+async def test_anthropics_client_finds_the_request_id_where_it_looks(server: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+    sent = {"x-request-id": "one-of-mine"}
+    for given, status in ((body, 200), ({}, 400)):
+        response = await server.http.post("/v1/messages", json=given, headers=sent)
+        assert (response.status_code, response.headers["request-id"]) == (status, "one-of-mine")
+        assert response.headers["x-request-id"] == "one-of-mine"
+    assert "request-id" not in (await server.http.get("/health", headers=sent)).headers
+
+
 async def test_with_keys_only_their_owners_are_served(engine: FakeEngine, serve: Any) -> None:
     async with serve(engine, ServerSettings(api_key=("first", "second"))) as server:
 

@@ -91,6 +91,19 @@ async def test_closing_its_stream_aborts(server: Any, engine: FakeEngine) -> Non
     assert engine.statistics().num_aborted == 1
 
 
+async def test_a_client_that_times_out_aborts(server: Any, engine: FakeEngine) -> None:
+    engine.hold()
+    for timeout_s in (0.2, 1, 5):  # on a busy machine the first may be over before the server has seen anything
+        with pytest.raises(openai.APITimeoutError):
+            await server.openai.with_options(timeout=timeout_s).chat.completions.create(
+                model="fake-model", messages=asked("hi")
+            )
+        if engine.statistics().num_started:
+            break
+    await engine.until(lambda: engine.num_live == 0)
+    assert engine.statistics().num_aborted == engine.statistics().num_started > 0
+
+
 async def test_its_synchronous_form_streams(server: Any) -> None:
     def use() -> str:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from headrace.engine import AsyncEngineArgs, AsyncLLMEngine
 from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.server.settings import ServerSettings
 from headrace.testing.fake_engine import FakeEngine
+from headrace.testing.tiny_model import write_tiny_model
 from headrace.tokenization import load_tokenizer
 
 pytestmark = pytest.mark.integration
@@ -47,6 +49,17 @@ async def test_kv_event_sources_are_told_by_rank(server: Any, engine: FakeEngine
     assert (config["endpoint"], config["topic"], config["enable_kv_cache_events"]) == ("tcp://*:5557", "kv", True)
     engine.kv_events = KVEventsConfig(publisher="null")
     assert (await server.http.get("/kv_event_sources")).json() == {}
+
+
+async def test_kv_event_sources_are_told_with_the_port_that_the_system_chose(serve: Any, tmp_path: Path) -> None:
+    arguments = AsyncEngineArgs(
+        model=str(write_tiny_model(tmp_path)), device="cpu", kv_events=True, kv_events_endpoint="tcp://*:0"
+    )
+    async with AsyncLLMEngine.from_engine_args(arguments, in_process=True) as engine, serve(engine) as server:
+        source = (await server.http.get("/kv_event_sources")).json()["0"]
+    assert source["endpoint"].startswith("tcp://*:")
+    assert int(source["endpoint"].rpartition(":")[2]) > 0
+    assert source["replay_endpoint"] is None
 
 
 async def test_a_tokenizer_without_files_tells_what_is_known_of_it(server: Any) -> None:

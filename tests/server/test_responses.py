@@ -250,7 +250,7 @@ async def test_the_clients_parse_helper_reads_a_schema(saying_server: Any) -> No
         ({"include": ["other"]}, "include[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
-        ({"extra_body": {"cache_salt": "x"}}, "cache_salt"),
+        ({"extra_body": {"cache_salt": ""}}, "cache_salt"),
     ],
 )
 async def test_a_bad_request_is_refused_by_name(asked: Started, fields: dict[str, Any], param: str) -> None:

@@ -133,6 +133,22 @@ async def test_an_echo_repeats_the_prompt_and_its_log_probabilities(tiny: Any) -
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == PROMPT + plain
 
 
+@pytest.mark.parametrize("max_tokens", [5, 0])
+async def test_a_streamed_echos_log_probabilities_join_to_the_whole_ones(tiny: Any, max_tokens: int) -> None:
+    asked = {"echo": True, "logprobs": 2, "max_tokens": max_tokens}
+    whole = (await complete(tiny, **asked))["choices"][0]["logprobs"]
+    chunks = await streamed(tiny, "/v1/completions", **asked)
+    told = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["logprobs"]]
+    for name in ("tokens", "text_offset"):
+        assert [item for each in told for item in each[name]] == whole[name]
+    first, *rest = [item for each in told for item in each["token_logprobs"]]
+    assert first is None
+    assert rest == pytest.approx(whole["token_logprobs"][1:], abs=1e-3)
+    assert [set(item or ()) for each in told for item in each["top_logprobs"]] == [
+        set(item or ()) for item in whole["top_logprobs"]
+    ]
+
+
 async def test_a_prompts_log_probabilities(tiny: Any) -> None:
     told = (await complete(tiny, prompt_logprobs=1))["choices"][0]["prompt_logprobs"]
     assert told[0] is None
@@ -205,7 +221,7 @@ async def test_tokens_are_biased_and_bounded(tiny: Any) -> None:
         ("chat", {"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex"),
         ("chat", {"guided_regex": "(a"}, "guided_regex"),
         ("completions", {"logprobs": -1}, "logprobs"),
-        ("completions", {"echo": True, "logprobs": 1, "stream": True}, "echo"),
+        ("completions", {"echo": True, "logprobs": 1, "stream": True, "n": 2}, "n"),
         ("completions", {"bad_words": [""]}, "bad_words"),
         ("completions", {"allowed_token_ids": []}, "allowed_token_ids"),
     ],
@@ -214,3 +230,36 @@ async def test_what_does_not_go_is_refused_by_name(tiny: Any, route: str, fields
     answer = await (chat if route == "chat" else complete)(tiny, **fields)
     assert answer["error"]["type"] == "invalid_request_error"
     assert answer["error"]["param"] == param
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("route", "fields", "name"),
+    [
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "river"}}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "river"}}}},
+            "text.format.schema",
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 5, "output_config": {"format": {"type": "json_schema", "schema": {"type": "river"}}}},
+            "output_config.format.schema",
+        ),
+    ],
+)
+async def test_a_schema_that_is_none_is_refused_in_the_routes_own_words(
+    tiny: Any, route: str, fields: dict[str, Any], name: str, is_streamed: bool
+) -> None:
+    messages = [{"role": "user", "content": PROMPT}]
+    asked = {"input": PROMPT} if route == "/v1/responses" else {"messages": messages}
+    response = await tiny.http.post(route, json={**asked, **fields, "stream": is_streamed})
+    assert response.status_code == 400, "also of a stream: its grammar is looked at before it begins"
+    error = response.json()["error"]
+    assert name in error["message"]
+    assert error.get("param", name) == name

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 
-from headrace.tokenization.tallies import CounterTally, HistogramTally
+from headrace.tokenization.tallies import CounterTally, GaugeTally, HistogramTally
 
 
 def _without_created(registry: CollectorRegistry) -> list[str]:
@@ -32,3 +32,48 @@ def test_one_registry_takes_a_name_once() -> None:
     CounterTally("c", "Things.", ("kind",), registry=registry)
     with pytest.raises(ValueError, match="Duplicated"):
         CounterTally("c", "Things.", ("kind",), registry=registry)
+
+
+def test_a_gauge_has_the_series_that_it_was_given_last() -> None:
+    registry = CollectorRegistry()
+    gauge = GaugeTally("g", "State.", ("endpoint",), registry=registry)
+    gauge.replace({("a",): 1.0, ("b",): 0.0})
+    gauge.replace({("b",): 1.0})
+    gauge.set("c", value=2)
+
+    assert registry.get_sample_value("g", {"endpoint": "a"}) is None
+    assert registry.get_sample_value("g", {"endpoint": "b"}) == 1.0
+    assert registry.get_sample_value("g", {"endpoint": "c"}) == 2.0
+
+
+def test_series_can_be_forgotten_by_one_of_their_labels() -> None:
+    registry = CollectorRegistry()
+    counter = CounterTally("c", "Things.", ("endpoint", "outcome"), registry=registry)
+    for endpoint in ("a", "b"):
+        counter.add(endpoint, "2xx")
+        counter.add(endpoint, "5xx")
+    counter.forget(endpoint="a")
+
+    assert set(counter.by_labels()) == {("b", "2xx"), ("b", "5xx")}
+
+
+def test_without_labels_there_is_a_series_from_the_start() -> None:
+    registry = CollectorRegistry()
+    CounterTally("c", "Things.", (), registry=registry)
+    HistogramTally("h", "Times.", (), buckets=(1,), registry=registry)
+    evictions = CounterTally("e", "Evictions.", (), registry=registry)
+    evictions.read_from(lambda: 7)
+
+    assert registry.get_sample_value("c_total") == 0
+    assert registry.get_sample_value("h_count") == 0
+    assert registry.get_sample_value("e_total") == 7
+
+
+def test_a_histograms_buckets_add_up_over_its_other_labels() -> None:
+    histogram = HistogramTally("h", "Times.", ("model", "lane"), buckets=(1, 2), registry=CollectorRegistry())
+    for model, lane, seconds in (("m", "short", 0.5), ("n", "short", 1.5), ("n", "bulk", 9.0)):
+        histogram.observe(seconds, model, lane)
+
+    assert histogram.counts(lane="short") == [1, 1, 0]
+    assert histogram.counts() == [1, 1, 1]
+    assert histogram.counts(lane="other") == [0, 0, 0]

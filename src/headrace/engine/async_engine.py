@@ -20,6 +20,8 @@ from headrace.engine.front.request_call import RequestCall
 from headrace.engine.front.request_intake import OpenState
 from headrace.engine.front.request_stream import RequestStream
 from headrace.engine.front.stat_loggers import StatLogger
+from headrace.engine.kv_events.config import KVEventsConfig
+from headrace.engine.kv_events.sources import event_sources
 from headrace.engine.lora_request import LoRARequest
 from headrace.engine.model_config import ModelConfig
 from headrace.engine.outputs import RequestOutput
@@ -248,6 +250,17 @@ class AsyncLLMEngine:
         """All configs at once."""
         return vllm_config(self._config)
 
+    async def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
+        """Where each data-parallel rank publishes what its prefix cache holds; empty where none does. Once the engine
+        has started, with the ports that the system chose."""
+        ready = self._life.ready
+        return event_sources(
+            self._config.kv_events,
+            num_ranks=self._config.parallel.data_parallel_size,
+            bound=_addresses(ready.kv_events_endpoint if ready else None),
+            bound_replays=_addresses(ready.kv_events_replay_endpoint if ready else None),
+        )
+
     async def get_parallel_config(self) -> ParallelConfig:
         return self._config.parallel
 
@@ -432,6 +445,11 @@ class AsyncLLMEngine:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.shutdown_background_loop()
+
+
+def _addresses(joined: str | None) -> list[str]:
+    """As a core, or several, say them."""
+    return joined.split(",") if joined else []
 
 
 def _refuse(name: str, reason: str) -> NoReturn:

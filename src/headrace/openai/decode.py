@@ -11,6 +11,7 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from headrace.errors import InvalidRequestError, UnsupportedError
+from headrace.openai.long_strings import Body, JsonBody
 
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
 
@@ -34,19 +35,20 @@ class RequestDecoder(Generic[RequestT]):
         wire_type = msgspec.defstruct(request_type.__name__, fields, bases=(request_type,), kw_only=True)
         self._decoder = msgspec.json.Decoder(wire_type)
 
-    def decode(self, body: bytes) -> RequestT:
+    def decode(self, body: Body) -> RequestT:
         """Raises InvalidRequestError, and UnsupportedError (which is one) for a field that is not built."""
         try:
-            if not body.isascii():
-                body.decode()  # msgspec looks at no text of a field that it skips
-            request = self._decoder.decode(body)
+            text = body.json if isinstance(body, JsonBody) else body
+            if not text.isascii():
+                text.decode()  # msgspec looks at no text of a field that it skips
+            request = self._decoder.decode(text)
             self._refuse_unbuilt(request)
+            if isinstance(body, JsonBody):
+                body.restore(request)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from error
-        except msgspec.DecodeError as error:
-            raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
-        except UnicodeDecodeError as error:
-            raise InvalidRequestError(f"the body is not valid UTF-8: {error.reason}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise no_json(error) from error
         except RecursionError as error:
             raise InvalidRequestError("the body is nested too deeply") from error
         return cast("RequestT", request)
@@ -61,6 +63,12 @@ class RequestDecoder(Generic[RequestT]):
                 raise UnsupportedError(
                     f"{name}={_shown(value)} is not supported by this version; leave the field out", param=name
                 )
+
+
+def no_json(error: msgspec.DecodeError | UnicodeDecodeError) -> InvalidRequestError:
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidRequestError(f"the body is not valid UTF-8: {error.reason}")
+    return InvalidRequestError(f"the body is not valid JSON: {error}")
 
 
 def invalid_field(error: msgspec.ValidationError, *, within: str = "") -> InvalidRequestError:

@@ -38,6 +38,7 @@ _SAME_NAMES = (
     "include_stop_str_in_output",
     "structured_outputs",
     "priority",
+    "cache_salt",
 )
 """Fields that mean in a chat what they mean here."""
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from headrace.openai.decode import Neutral
 
 _BOTH: Mapping[str, Neutral] = {
-    "cache_salt": (),
     "detokenize": (True,),
     "guided_decoding_backend": (),
     "kv_transfer_params": (),
@@ -53,7 +52,6 @@ COMPLETIONS: Mapping[str, Neutral] = {
 """Of /v1/completions."""
 
 EMBEDDINGS: Mapping[str, Neutral] = {
-    "cache_salt": (),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "messages": (),
@@ -74,7 +72,6 @@ TOKENIZE: Mapping[str, Neutral] = {
 RESPONSES: Mapping[str, Neutral] = {
     "access_programs": (),
     "background": (False,),
-    "cache_salt": (),
     "context_management": ([],),
     "conversation": (),
     "max_tool_calls": (),
@@ -104,7 +101,6 @@ MESSAGES: Mapping[str, Neutral] = {
 """Of /v1/messages."""
 
 GENERATE: Mapping[str, Neutral] = {
-    "cache_salt": (),
     "content_parts": ([],),
     "ec_transfer_params": (),
     "features": (),

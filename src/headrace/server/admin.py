@@ -21,6 +21,7 @@ from headrace.errors import (
 )
 from headrace.openai import unbuilt
 from headrace.openai.decode import RequestDecoder
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.admin import (
     Aborted,
     AbortRequest,
@@ -132,7 +133,7 @@ class Admin:
         if not self._keys.are_carried(request.headers):
             raise AuthenticationError("the admin key is missing or wrong; send it as Authorization: Bearer KEY")
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request) -> Body:
         return await read_body(request.scope, request.receive, self._serving.settings)
 
 

@@ -25,7 +25,7 @@ def error_response(error: HeadraceError, *, path: str) -> Response:
         headers["retry-after"] = str(math.ceil(error.retry_after_s))
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
-    body = anthropic_error_body(error) if _is_anthropic(path) else error_body(error)
+    body = anthropic_error_body(error) if is_anthropic(path) else error_body(error)
     return json_response(body, status=error.status_hint, headers=headers)
 
 
@@ -43,7 +43,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         message, code = f"unknown route: {asked}", "unknown_url"
     elif error.status_code == 405:
         message, code = f"method not allowed: {asked}", "method_not_allowed"
-    if _is_anthropic(request.url.path):
+    if is_anthropic(request.url.path):
         body = encode_anthropic_error(message=message, status=error.status_code)
     else:
         body = encode_error(message=message, error_type=_INVALID_REQUEST, code=code)
@@ -55,7 +55,8 @@ async def on_defect(request: Request, error: Exception) -> Response:  # noqa: AR
     return error_response(unexpected_error(), path=request.url.path)
 
 
-def _is_anthropic(path: str) -> bool:
+def is_anthropic(path: str) -> bool:
+    """Whether the route at `path` speaks Anthropic's form."""
     return path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/")
 
 

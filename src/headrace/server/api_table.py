@@ -118,6 +118,7 @@ _GENERATION = (
         tag="tokens",
         summary="What a chat comes down to: a body for /inference/v1/generate",
         request=chat.ChatCompletionRequest,
+        unbuilt=unbuilt.CHAT,
         answer=generate.GenerateRequest,
     ),
     Operation(
@@ -125,6 +126,7 @@ _GENERATION = (
         tag="tokens",
         summary="What each prompt comes down to: bodies for /inference/v1/generate",
         request=completions.CompletionRequest,
+        unbuilt=unbuilt.COMPLETIONS,
         answer=list[generate.GenerateRequest],
     ),
 )

@@ -10,6 +10,7 @@ from headrace.openai import unbuilt
 from headrace.openai.checks import check_logprobs, check_messages, wants_generation_prompt, wants_usage
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.errors import error_body
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.chat import (
     AssistantMessage,
     ChatChoice,
@@ -25,6 +26,7 @@ from headrace.openai.sse import DONE, encode_event
 from headrace.server.generation_api import AnswerHead, Choice, Chunks, Prompt, stop_reason
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs
 from headrace.server.serving import Serving
+from headrace.server.structured import SCHEMA_PARAM
 from headrace.server.tool_calls import (
     AnswerParsers,
     ToolSupport,
@@ -38,11 +40,12 @@ from headrace.tokenization import ChatPrompt
 class ChatApi:
     id_prefix: ClassVar[str] = "chatcmpl"
     prompt_param: ClassVar[str] = "messages"
+    schema_param: ClassVar[str] = SCHEMA_PARAM
 
     def __init__(self) -> None:
         self._decoder = RequestDecoder(ChatCompletionRequest, unbuilt=unbuilt.CHAT)
 
-    def decode(self, body: bytes) -> ChatCompletionRequest:
+    def decode(self, body: Body) -> ChatCompletionRequest:
         return self._decoder.decode(body)
 
     def max_tokens(self, request: ChatCompletionRequest) -> int | None:
@@ -147,6 +150,11 @@ class _ChatChunks:
         self._parsers = parsers
         self._request = request
         self._encode = msgspec.json.Encoder().encode
+
+    begins_early = False
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:  # noqa: ARG002 - nothing of them
+        return b""
 
     async def opening(self, choice: Choice) -> bytes:
         content = "" if self._parsers is None else None  # it may yet be calls alone

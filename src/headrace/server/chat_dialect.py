@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from headrace.errors import InvalidRequestError
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.chat import ChatChoice, ChatCompletionRequest, Delta
 from headrace.openai.schema.usage import Usage
 from headrace.server.chat import ChatApi, finished_choice
@@ -49,7 +50,10 @@ class ChatDialect(Protocol[ChatRequestT]):
     @property
     def prompt_param(self) -> str: ...
 
-    def decode(self, body: bytes) -> ChatRequestT:
+    @property
+    def schema_param(self) -> str: ...
+
+    def decode(self, body: Body) -> ChatRequestT:
         """A chat request with one choice. Raises InvalidRequestError, naming the field as the route does."""
         ...
 
@@ -68,11 +72,12 @@ class DialectApi(Generic[ChatRequestT]):
         self._chat = ChatApi()
         self.id_prefix = dialect.id_prefix
         self.prompt_param = dialect.prompt_param
+        self.schema_param = dialect.schema_param
 
     def __repr__(self) -> str:
         return f"DialectApi({type(self._dialect).__name__})"
 
-    def decode(self, body: bytes) -> ChatRequestT:
+    def decode(self, body: Body) -> ChatRequestT:
         return self._dialect.decode(body)
 
     def max_tokens(self, request: ChatRequestT) -> int | None:

@@ -6,12 +6,13 @@ from typing import ClassVar
 
 import msgspec
 
-from headrace.engine.outputs import CompletionOutput, FinishReason, PositionLogprobs
+from headrace.engine.outputs import CompletionOutput, FinishReason, PositionLogprobs, RequestOutput
 from headrace.errors import HeadraceError, InvalidRequestError, UnsupportedError
 from headrace.openai import unbuilt
 from headrace.openai.checks import check_logprobs, prompt_list, wants_usage
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.errors import error_body
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.completions import Completion, CompletionChoice, CompletionRequest
 from headrace.openai.schema.logprobs import CompletionLogprobs
 from headrace.openai.schema.usage import Usage
@@ -19,16 +20,18 @@ from headrace.openai.sse import DONE, encode_event
 from headrace.server.generation_api import AnswerHead, Choice, Chunks, Prompt, stop_reason
 from headrace.server.logprobs import completion_logprobs, prompt_logprobs
 from headrace.server.serving import Serving
+from headrace.server.structured import SCHEMA_PARAM
 
 
 class CompletionsApi:
     id_prefix: ClassVar[str] = "cmpl"
     prompt_param: ClassVar[str] = "prompt"
+    schema_param: ClassVar[str] = SCHEMA_PARAM
 
     def __init__(self) -> None:
         self._decoder = RequestDecoder(CompletionRequest, unbuilt=unbuilt.COMPLETIONS)
 
-    def decode(self, body: bytes) -> CompletionRequest:
+    def decode(self, body: Body) -> CompletionRequest:
         return self._decoder.decode(body)
 
     def max_tokens(self, request: CompletionRequest) -> int | None:
@@ -44,8 +47,9 @@ class CompletionsApi:
 
     def logprobs(self, request: CompletionRequest) -> int | None:
         check_logprobs(request, top_logprobs=None, wants_logprobs=request.logprobs is not None)
-        if request.echo and request.logprobs is not None and request.stream:
-            raise UnsupportedError("echo with logprobs is not supported in a stream; set stream to false", param="echo")
+        if request.echo and request.logprobs is not None and request.stream and (request.n or 1) > 1:
+            message = "echo with logprobs in a stream is only supported for n=1; set stream to false"
+            raise UnsupportedError(message, param="n")
         return request.logprobs
 
     def prompt_logprobs(self, request: CompletionRequest) -> int | None:
@@ -123,8 +127,22 @@ async def _logprobs(choice: Choice, request: CompletionRequest, serving: Serving
         return completion_logprobs(completion.token_ids, completion.logprobs, first_offset=0)
     token_ids = [*output.prompt_token_ids, *completion.token_ids]
     positions = [*output.prompt_logprobs, *completion.logprobs]
-    first_text = await serving.engine.tokenization.decode(token_ids[:1], model=serving.model.served_model_name)
-    return completion_logprobs(token_ids, positions, first_offset=0, first_text=first_text)
+    return completion_logprobs(token_ids, positions, first_offset=0, first_text=await _first_text(output, serving))
+
+
+async def _prompt_logprobs(choice: Choice, request: CompletionRequest, serving: Serving) -> CompletionLogprobs | None:
+    """Of an echoed prompt alone."""
+    output = choice.output
+    if request.logprobs is None or output.prompt_logprobs is None:
+        return None
+    first_text = await _first_text(output, serving)
+    return completion_logprobs(output.prompt_token_ids, output.prompt_logprobs, first_offset=0, first_text=first_text)
+
+
+async def _first_text(output: RequestOutput, serving: Serving) -> str:
+    """Of the prompt's first token, which has no log probability to bring its text."""
+    first = output.prompt_token_ids[:1]
+    return await serving.engine.tokenization.decode(first, model=serving.model.served_model_name)
 
 
 def _completion(
@@ -144,9 +162,18 @@ class _CompletionChunks:
         self._num_chars: dict[int, int] = {}
         """Of the tokens that each choice has told of."""
 
+    begins_early = False
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:  # noqa: ARG002 - nothing of them
+        return b""
+
     async def opening(self, choice: Choice) -> bytes:
         text = await echoed_prompt(choice, self._request, self._serving)
-        return self._event([CompletionChoice(index=choice.index, text=text)]) if text else b""
+        if not text:
+            return b""
+        logprobs = await _prompt_logprobs(choice, self._request, self._serving)
+        self._note_told(choice, logprobs)
+        return self._event([CompletionChoice(index=choice.index, text=text, logprobs=logprobs)])
 
     def text(self, choice: Choice) -> bytes:
         choice = _told(choice, self._request)
@@ -162,8 +189,12 @@ class _CompletionChunks:
             return None
         first_offset = self._num_chars.get(choice.index, 0)
         told = completion_logprobs(completion.token_ids, completion.logprobs, first_offset=first_offset)
-        self._num_chars[choice.index] = first_offset + sum(map(len, told.tokens))
+        self._note_told(choice, told)
         return told
+
+    def _note_told(self, choice: Choice, told: CompletionLogprobs | None) -> None:
+        if told is not None:
+            self._num_chars[choice.index] = self._num_chars.get(choice.index, 0) + sum(map(len, told.tokens))
 
     def finish(self, choice: Choice) -> bytes:
         completion = _told(choice, self._request).completion

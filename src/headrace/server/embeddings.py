@@ -4,7 +4,7 @@ import base64
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from starlette.types import Receive, Scope, Send
 
 from headrace.engine.embedding_outputs import EmbeddingRequestOutput
+from headrace.engine.outputs import TokensPrompt
 from headrace.engine.pooling_params import PoolingParams
 from headrace.errors import EngineGenerateError, InvalidRequestError
 from headrace.openai import unbuilt
@@ -25,6 +26,7 @@ from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.intake import read_body
 from headrace.server.ready_outputs import ready_outputs
 from headrace.server.serving import Serving
+from headrace.server.trace_context import trace_headers
 from headrace.server.writer import Writer
 from headrace.tokenization import TokenIds
 
@@ -55,10 +57,11 @@ class Embeddings:
         note_answer(scope, answer_id=answer_id)
         ids = [f"{answer_id}-{index}" for index in range(len(prompts))]
         streams = [
-            self._stream(prompt, params, request_id, request) for prompt, request_id in zip(prompts, ids, strict=True)
+            self._stream(prompt, params, request_id, request, trace=trace_headers(scope))
+            for prompt, request_id in zip(prompts, ids, strict=True)
         ]
         outputs: dict[int, EmbeddingRequestOutput] = {}
-        with self._serving.live.generating(ids):
+        with self._serving.live.generating(ids, answer_id=answer_id):
             async with contextlib.aclosing(ready_outputs(streams)) as batches:
                 async for batch in batches:
                     outputs.update(batch)
@@ -71,13 +74,21 @@ class Embeddings:
         )
 
     def _stream(
-        self, prompt: _Prompt, params: PoolingParams, request_id: str, request: EmbeddingsRequest
+        self,
+        prompt: _Prompt,
+        params: PoolingParams,
+        request_id: str,
+        request: EmbeddingsRequest,
+        *,
+        trace: Mapping[str, str] | None,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
+        salt = request.cache_salt
         return self._serving.engine.encode(
-            prompt,
+            prompt if salt is None else TokensPrompt(prompt_token_ids=prompt, cache_salt=salt),
             params,
             request_id,
             lora_request=self._serving.adapter_of(request.model),
+            trace_headers=trace,
             priority=request.priority or 0,
         )
 

@@ -1,14 +1,14 @@
 """What the server needs of an engine. `headrace.engine.AsyncLLMEngine` has it, and so has `headrace.testing`'s fake."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from headrace.engine.configs import VllmConfig
 from headrace.engine.embedding_outputs import EmbeddingRequestOutput
+from headrace.engine.kv_events.config import KVEventsConfig
 from headrace.engine.lora_request import LoRARequest
-from headrace.engine.outputs import RequestOutput
+from headrace.engine.outputs import RequestOutput, TokensPrompt
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 from headrace.tokenization import TokenIds, TokenizationService
@@ -32,6 +32,20 @@ class ModelDescription(Protocol):
     def vocab_size(self) -> int: ...
 
 
+EnginePrompt: TypeAlias = Sequence[int] | TokenIds | TokensPrompt
+"""Token ids, with a salt of the prefix cache where there is one."""
+
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+
+class OutputStream(Protocol[OutputT_co]):
+    """The outputs of one request. Whoever does not iterate to its end closes it, which aborts the request."""
+
+    def __aiter__(self) -> AsyncIterator[OutputT_co]: ...
+
+    async def aclose(self) -> None: ...
+
+
 class Engine(Protocol):
     """An engine that runs. Every error it raises is a HeadraceError."""
 
@@ -43,25 +57,28 @@ class Engine(Protocol):
         """What /metrics shows."""
         ...
 
-    def generate(
+    async def add_request(
         self,
-        prompt: Sequence[int] | TokenIds,
-        sampling_params: SamplingParams,
         request_id: str,
+        prompt: EnginePrompt,
+        params: SamplingParams,
         *,
         lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request, the last one `finished`. Closing the generator early aborts the request."""
+    ) -> OutputStream[RequestOutput]:
+        """The outputs of one request, the last one `finished`, once the request is checked and on its way to the core.
+        Cancelled before, it leaves nothing behind."""
         ...
 
     def encode(
         self,
-        prompt: Sequence[int] | TokenIds,
+        prompt: EnginePrompt,
         pooling_params: PoolingParams,
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """The prompt's vector, in one output. Closing the generator early aborts the request."""
@@ -85,7 +102,9 @@ class Engine(Protocol):
 
     async def get_model_config(self) -> ModelDescription: ...
 
-    async def get_vllm_config(self) -> VllmConfig: ...
+    async def get_kv_event_sources(self) -> Mapping[int, KVEventsConfig]:
+        """Where each data-parallel rank publishes what its prefix cache holds; empty where none does."""
+        ...
 
     async def sleep(self, level: int = 1) -> None:
         """Give memory back until `wake_up`. Raises InvalidRequestError for a level that there is not."""

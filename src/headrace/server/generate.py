@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -33,6 +33,7 @@ from headrace.server.generation_api import AnswerHead, Choice, stop_reason
 from headrace.server.intake import read_body
 from headrace.server.logprobs import chat_logprobs, generated_logprobs, prompt_logprobs
 from headrace.server.serving import Serving
+from headrace.server.trace_context import trace_headers
 from headrace.server.writer import Writer
 
 _WITHIN = "sampling_params"
@@ -50,10 +51,10 @@ class Generate:
         serving = self._serving
         async with admitted(serving.live, scope, receive):
             request = self._decoder.decode(await read_body(scope, receive, serving.settings))
-            work = self._work(request)
-            note_answer(scope, answer_id=work.request_ids[0])
+            work = self._work(request, trace=trace_headers(scope))
+            note_answer(scope, answer_id=work.answer_id)
             head = AnswerHead(
-                id=work.request_ids[0],
+                id=work.answer_id,
                 created=int(time.time()),
                 model=request.model or serving.model.served_model_name,
             )
@@ -64,7 +65,7 @@ class Generate:
                 else:
                     await work.finish(serving, writer, partial(_answer, head, request, work.params))
 
-    def _work(self, request: GenerateRequest) -> EngineWork:
+    def _work(self, request: GenerateRequest, *, trace: Mapping[str, str] | None) -> EngineWork:
         self._serving.check_model(request.model)
         if not request.token_ids:
             raise InvalidRequestError("token_ids must not be empty", param="token_ids")
@@ -79,12 +80,16 @@ class Generate:
             num_tokens_asked=params.max_tokens,
             param="token_ids",
         )
+        request_id = request.request_id or uuid.uuid4().hex
         return EngineWork(
-            request_ids=[request.request_id or uuid.uuid4().hex],
+            request_ids=[request_id],
             prompts=[request.token_ids],
             params=params,
             model=request.model,
             priority=request.priority or 0,
+            answer_id=request_id,
+            cache_salt=request.cache_salt,
+            trace_headers=trace,
         )
 
 
@@ -159,6 +164,11 @@ class _GenerateChunks:
         self._request = request
         self._params = params
         self._encode = msgspec.json.Encoder().encode
+
+    begins_early = False
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:  # noqa: ARG002 - nothing of them
+        return b""
 
     async def opening(self, choice: Choice) -> bytes:
         if not self._request.return_token_ids or choice.index > 0:

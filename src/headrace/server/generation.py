@@ -21,6 +21,7 @@ from headrace.server.sampling import sampling_params
 from headrace.server.serving import Serving
 from headrace.server.structured import naming_fields_of
 from headrace.server.tool_calls import with_tools
+from headrace.server.trace_context import trace_headers
 from headrace.server.writer import Writer
 
 
@@ -68,7 +69,7 @@ class GenerationEndpoint(Generic[RequestT]):
             request = self._api.decode(body)
             writer = Writer(send, timeout_s=self._serving.settings.write_timeout_s)
             async with leave_when(partial(disconnected, receive), name="disconnect watch"):
-                with naming_fields_of(request):
+                with naming_fields_of(request, schema_param=self._api.schema_param):
                     await self._answer(request, writer, scope)
 
     async def _answer(self, request: RequestT, writer: Writer, scope: Scope) -> None:
@@ -82,6 +83,9 @@ class GenerationEndpoint(Generic[RequestT]):
             params=prepared.params,
             model=request.model,
             priority=request.priority or 0,
+            answer_id=head.id,
+            cache_salt=request.cache_salt,
+            trace_headers=trace_headers(scope),
         )
         if request.stream:
             await work.stream(serving, writer, self._api.chunks(head, request, serving))

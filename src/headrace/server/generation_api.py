@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from headrace.engine.outputs import CompletionOutput, RequestOutput
 from headrace.errors import HeadraceError
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.generation import GenerationRequest
 from headrace.openai.schema.usage import Usage
 from headrace.server.serving import Serving
@@ -47,6 +48,15 @@ class Choice:
 class Chunks(Protocol):
     """Writes the events of one stream. Each method returns whole events, ready to be sent, or nothing."""
 
+    @property
+    def begins_early(self) -> bool:
+        """Whether there is something to tell as soon as the engine has the request."""
+        ...
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:
+        """What comes before everything else. How much of the prompt was cached is 0 while nobody knows it."""
+        ...
+
     async def opening(self, choice: Choice) -> bytes:
         """What comes before the first text of a choice."""
         ...
@@ -77,7 +87,12 @@ class GenerationApi(Protocol[RequestT]):
         """The field that holds the prompt, as errors name it."""
         ...
 
-    def decode(self, body: bytes) -> RequestT: ...
+    @property
+    def schema_param(self) -> str:
+        """The field that holds the JSON schema of the answer, as errors name it."""
+        ...
+
+    def decode(self, body: Body) -> RequestT: ...
 
     def max_tokens(self, request: RequestT) -> int | None:
         """None is the rest of the model's context."""

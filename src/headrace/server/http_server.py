@@ -30,6 +30,7 @@ class HttpServer(uvicorn.Server):
         self.is_listening = asyncio.Event()
         self._is_stopping = asyncio.Event()
         self._connection_ended = asyncio.Event()
+        self._close_timeout_s = settings.write_timeout_s
         protocol = partial(
             BoundedHttpProtocol,
             bounds=_bounds(settings),
@@ -76,8 +77,26 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
+        """uvicorn's own leaves it to the loop how long a TLS connection may take to close."""
+        loop = asyncio.get_running_loop()
+        tls = self.config.ssl
+        self.servers = [
+            await loop.create_server(
+                self._make_protocol,
+                sock=listener,
+                ssl=tls,
+                backlog=self.config.backlog,
+                ssl_shutdown_timeout=None if tls is None else self._close_timeout_s,
+            )
+            for listener in sockets or []
+        ]
+        self.started = True
         self.is_listening.set()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast("Any", self.config.http_protocol_class)
+        protocol: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state={})
+        return protocol
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):

@@ -45,8 +45,9 @@ class MessageEvents:
     def __repr__(self) -> str:
         return f"MessageEvents(num_blocks={self._num_blocks})"
 
-    async def opening(self, choice: Choice) -> bytes:
-        num_prompt, num_cached = len(choice.output.prompt_token_ids), choice.output.num_cached_tokens
+    begins_early = True
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:
         message = Message(
             id=self._head.id,
             model=self._head.model,
@@ -54,10 +55,15 @@ class MessageEvents:
             stop_reason=None,
             stop_sequence=None,
             usage=MessageUsage(
-                input_tokens=num_prompt - num_cached, cache_read_input_tokens=num_cached, output_tokens=0
+                input_tokens=num_prompt_tokens - num_cached_tokens,
+                cache_read_input_tokens=num_cached_tokens,
+                output_tokens=0,
             ),
         )
         return self._event(MessageStart(message=message))
+
+    async def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - a block begins with its text
+        return b""
 
     def text(self, choice: Choice) -> bytes:
         return self._told(self._reader.text(choice))

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from headrace.openai import unbuilt
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.from_messages import chat_of_messages
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.anthropic import CountTokensRequest, Message, MessagesRequest, TokensCounted
 from headrace.openai.schema.chat import ChatChoice, ChatCompletionRequest
 from headrace.openai.schema.usage import Usage
@@ -26,11 +27,12 @@ from headrace.server.writer import Writer
 class MessagesDialect:
     id_prefix: ClassVar[str] = "msg"
     prompt_param: ClassVar[str] = "messages"
+    schema_param: ClassVar[str] = "output_config.format.schema"
 
     def __init__(self) -> None:
         self._decoder = RequestDecoder(MessagesRequest, unbuilt=unbuilt.MESSAGES)
 
-    def decode(self, body: bytes) -> ChatCompletionRequest:
+    def decode(self, body: Body) -> ChatCompletionRequest:
         return chat_of_messages(self._decoder.decode(body))
 
     def answer(

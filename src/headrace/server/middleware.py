@@ -13,13 +13,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.errors import AuthenticationError
 from headrace.server.access_log import AccessLine
 from headrace.server.admin import ADMIN_PATHS
-from headrace.server.answers import error_response
+from headrace.server.answers import error_response, is_anthropic
 from headrace.server.api_keys import ApiKeys
 from headrace.server.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "x-request-id"
+ANTHROPIC_REQUEST_ID_HEADER = "request-id"
+"""Where Anthropic's clients look for it."""
 OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
 """Probes and scrapers carry no key."""
 
@@ -36,7 +38,7 @@ def surrounded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
             allow_credentials=settings.allow_credentials,
-            expose_headers=(REQUEST_ID_HEADER,),
+            expose_headers=(REQUEST_ID_HEADER, ANTHROPIC_REQUEST_ID_HEADER),
         )
     return RequestIdMiddleware(app, access_log=settings.access_log)
 
@@ -55,7 +57,7 @@ class RequestIdMiddleware:
             return
         request_id = clean_request_id(Headers(scope=scope).get(REQUEST_ID_HEADER, "")) or uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        answer = _Answer(send, request_id=request_id)
+        answer = _Answer(send, request_id=request_id, headers=_headers_of(scope))
         line = AccessLine(scope, request_id=request_id)
         try:
             await self._app(scope, receive, answer.send)
@@ -72,9 +74,11 @@ class RequestIdMiddleware:
 class _Answer:
     """What goes out for one request."""
 
-    def __init__(self, send: Send, *, request_id: str) -> None:
+    def __init__(self, send: Send, *, request_id: str, headers: Sequence[str]) -> None:
+        """`headers` are those that carry the id."""
         self._send = send
         self._request_id = request_id
+        self._headers = headers
         self.status: int | None = None
         """None before the first byte."""
         self.has_ended = False
@@ -82,10 +86,17 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)[REQUEST_ID_HEADER] = self._request_id
+            for name in self._headers:
+                MutableHeaders(scope=message)[name] = self._request_id
         elif message["type"] == "http.response.body":
             self.has_ended = not message.get("more_body", False)
         await self._send(message)
+
+
+def _headers_of(scope: Scope) -> Sequence[str]:
+    if is_anthropic(scope["path"]):
+        return (REQUEST_ID_HEADER, ANTHROPIC_REQUEST_ID_HEADER)
+    return (REQUEST_ID_HEADER,)
 
 
 def clean_request_id(given: str) -> str:

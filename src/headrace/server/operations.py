@@ -35,13 +35,9 @@ class Operations:
 
     async def kv_event_sources(self, request: Request) -> Response:  # noqa: ARG002 - Starlette's signature
         """Where each data-parallel rank publishes what its prefix cache holds; empty where none does."""
-        config = await self._serving.engine.get_vllm_config()
-        events = config.kv_events_config
-        sources: dict[int, dict[str, object]] = {}
-        if events is not None and events.publisher != "null":
-            ranks = range(config.parallel_config.data_parallel_size)
-            sources = {rank: _event_source(events.for_rank(rank)) for rank in ranks}
-        return json_response(msgspec.json.encode(sources))
+        sources = await self._serving.engine.get_kv_event_sources()
+        told = {rank: _event_source(source) for rank, source in sources.items()}
+        return json_response(msgspec.json.encode(told))
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002 - Starlette's signature
         return json_response(msgspec.json.encode({"version": __version__}))

@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from headrace.aio.tasks import TaskOwner
 from headrace.engine.outputs import RequestOutput
+from headrace.server.engine_seam import OutputStream
 
 OutputT = TypeVar("OutputT")
 
@@ -17,15 +18,15 @@ _Queue: TypeAlias = asyncio.Queue[tuple[int, OutputT] | Exception | None]
 
 
 async def ready_outputs(
-    streams: Sequence[AsyncGenerator[OutputT, None]],
+    streams: Sequence[OutputStream[OutputT]],
 ) -> AsyncGenerator[list[tuple[int, OutputT]], None]:
     """Batches until every stream has ended; the first error of a stream ends them all and is raised.
 
     Holds at most one output for each stream, so a slow consumer slows the streams. Closing it closes them and waits.
     """
     if len(streams) == 1:
-        async with contextlib.aclosing(streams[0]) as stream:
-            async for output in stream:
+        async with contextlib.aclosing(streams[0]):
+            async for output in streams[0]:
                 yield [(0, output)]
         return
     async with TaskOwner("prompts of one request") as owner:
@@ -45,9 +46,7 @@ async def ready_outputs(
                 rooms[index].release()
 
 
-async def _pump(
-    index: int, stream: AsyncGenerator[OutputT, None], queue: _Queue[OutputT], room: asyncio.Semaphore
-) -> None:
+async def _pump(index: int, stream: OutputStream[OutputT], queue: _Queue[OutputT], room: asyncio.Semaphore) -> None:
     """Puts the stream's outputs into the queue, the next one when the one before has been consumed."""
     try:
         async with contextlib.aclosing(stream):

@@ -33,7 +33,7 @@ class Render(Generic[RequestT]):
         async with admitted(serving.live, scope, receive):
             request = self._api.decode(await read_body(scope, receive, serving.settings))
             async with leave_when(partial(disconnected, receive), name="disconnect watch"):
-                with naming_fields_of(request):
+                with naming_fields_of(request, schema_param=self._api.schema_param):
                     prepared = await prepare(self._api, request, serving)
                 rendered = [self._rendered(prompt, prepared, request) for prompt in prepared.prompts]
                 writer = Writer(send, timeout_s=serving.settings.write_timeout_s)
@@ -53,4 +53,5 @@ class Render(Generic[RequestT]):
             stream=bool(request.stream),
             stream_options=request.stream_options,
             priority=request.priority or 0,
+            cache_salt=request.cache_salt,
         )

@@ -38,10 +38,13 @@ class ResponseEvents:
     def __repr__(self) -> str:
         return f"ResponseEvents(num_events={self._num_events}, num_items={len(self._items)})"
 
+    begins_early = True
+
+    def beginning(self, *, num_prompt_tokens: int, num_cached_tokens: int) -> bytes:  # noqa: ARG002 - told at the end
+        return self._written([Created(response=self._response), InProgress(response=self._response)])
+
     async def opening(self, choice: Choice) -> bytes:  # noqa: ARG002 - there is one
-        events: list[ResponseEvent] = [Created(response=self._response), InProgress(response=self._response)]
-        written = self._written(events)
-        return written if self._reader.may_call else written + self._begin(self._new_message())
+        return b"" if self._reader.may_call else self._begin(self._new_message())
 
     def text(self, choice: Choice) -> bytes:
         if (positions := choice.completion.logprobs) is not None:

@@ -7,6 +7,7 @@ import msgspec
 from headrace.openai import unbuilt
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.from_responses import ResponseChat, chat_of_response
+from headrace.openai.long_strings import Body
 from headrace.openai.schema.chat import ChatChoice
 from headrace.openai.schema.responses import ResponsesRequest
 from headrace.openai.schema.usage import Usage
@@ -19,11 +20,12 @@ from headrace.server.response_form import begun_response, end_response, output_i
 class ResponsesDialect:
     id_prefix: ClassVar[str] = "resp"
     prompt_param: ClassVar[str] = "input"
+    schema_param: ClassVar[str] = "text.format.schema"
 
     def __init__(self) -> None:
         self._decoder = RequestDecoder(ResponsesRequest, unbuilt=unbuilt.RESPONSES)
 
-    def decode(self, body: bytes) -> ResponseChat:
+    def decode(self, body: Body) -> ResponseChat:
         return chat_of_response(self._decoder.decode(body))
 
     def answer(self, head: AnswerHead, request: ResponseChat, choice: ChatChoice, usage: Usage) -> bytes:

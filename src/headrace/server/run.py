@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import ssl
+from collections.abc import Iterator
 from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.bridge import make_async
 from headrace.aio.stall import LoopStallMonitor
-from headrace.aio.stop import StopRequest, stopped_by_signals
+from headrace.aio.stop import StopRequest, catch_signals, stopped_by_signals
 from headrace.aio.tasks import TaskOwner
 from headrace.engine import AsyncEngineArgs, AsyncLLMEngine, FrontEndSettings
 from headrace.errors import EngineDeadError, EngineStalledError
@@ -55,9 +57,11 @@ async def run_server(
             try:
                 async with leave_when(stop.requested.wait, name="stop while starting") as interrupted:
                     await engine.start_background_loop()
+                catch_signals(stop)
                 if not interrupted.happened:
                     async with LoopStallMonitor(registry=registry, sections=service.sections):
-                        await serve_engine(engine, settings, listener=listener, stop=stop, tls=tls)
+                        with _long_lived():
+                            await serve_engine(engine, settings, listener=listener, stop=stop, tls=tls)
             finally:
                 await engine.shutdown_background_loop()
 
@@ -99,6 +103,17 @@ async def serve_engine(
         if death.done():
             raise death.result()
     _LOG.info("stopped")
+
+
+@contextlib.contextmanager
+def _long_lived() -> Iterator[None]:
+    """What there is now stays, and the garbage collector need not walk through it: that would hold the event loop, for
+    some tens of milliseconds, whenever it looks at everything."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 async def _announce(url: str, settings: ServerSettings) -> None:

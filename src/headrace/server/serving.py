@@ -29,7 +29,8 @@ class LiveRequests:
     def __init__(self, *, max_requests: int) -> None:
         self._max_requests = max_requests
         self._num_requests = 0
-        self._engine_ids: set[str] = set()
+        self._answer_ids: dict[str, str] = {}
+        """Of the engine's requests, what the answer that each is part of is called."""
 
     @contextlib.contextmanager
     def admit(self) -> Iterator[None]:
@@ -46,30 +47,33 @@ class LiveRequests:
             self._num_requests -= 1
 
     @contextlib.contextmanager
-    def generating(self, engine_ids: Sequence[str]) -> Iterator[None]:
-        """Remember, while the block runs, which of the engine's requests must be aborted to end everything.
+    def generating(self, engine_ids: Sequence[str], *, answer_id: str) -> Iterator[None]:
+        """Remember, while the block runs, which of the engine's requests must be aborted to end the answer.
 
         Raises InvalidRequestError for an id that is in use, which only clients' own can be.
         """
-        if in_use := self._engine_ids.intersection(engine_ids):
+        if in_use := self._answer_ids.keys() & engine_ids:
             raise InvalidRequestError(f"the request id {min(in_use)!r} is in use; choose another", param="request_id")
-        self._engine_ids.update(engine_ids)
+        self._answer_ids.update(dict.fromkeys(engine_ids, answer_id))
         try:
             yield
         finally:
-            self._engine_ids.difference_update(engine_ids)
+            for engine_id in engine_ids:
+                del self._answer_ids[engine_id]
 
     def engine_ids(self, *, of: str | None = None) -> list[str]:
-        """All of them, or those of the HTTP request `of`, as its answer calls it."""
-        return [one for one in self._engine_ids if of is None or of in (one, one.rpartition("-")[0])]
+        """All of them, or those called `of`: all that the answer of that id is made of, or one of them by its own."""
+        if of is None:
+            return list(self._answer_ids)
+        return [engine_id for engine_id, answer_id in self._answer_ids.items() if of in (engine_id, answer_id)]
 
     def statistics(self) -> LiveStatistics:
         return LiveStatistics(
-            num_requests=self._num_requests, num_generations=len(self._engine_ids), max_requests=self._max_requests
+            num_requests=self._num_requests, num_generations=len(self._answer_ids), max_requests=self._max_requests
         )
 
     def __repr__(self) -> str:
-        return f"LiveRequests(num_requests={self._num_requests}, num_generations={len(self._engine_ids)})"
+        return f"LiveRequests(num_requests={self._num_requests}, num_generations={len(self._answer_ids)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import SettingsError
-from headrace.units import NumBytes, Seconds
+from headrace.units import NumBytes, Seconds, Secret
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,13 +24,13 @@ class ServerSettings:
     ready_file: str | None = None
     """A file to write once requests are taken: JSON with `url`, `admin_url` (null here) and `pid`."""
 
-    api_key: tuple[str, ...] = ()
+    api_key: tuple[Secret, ...] = ()
     """Keys of which every request must carry one as `Authorization: Bearer`; without any, the server is open.
 
     /health, /metrics and /version never ask for a key.
     """
 
-    admin_api_key: tuple[str, ...] = ()
+    admin_api_key: tuple[Secret, ...] = ()
     """Keys that open the operator's routes (/sleep, /wake_up, /is_sleeping, /reset_prefix_cache, /start_profile,
     /stop_profile, /abort), and no other; without any, those routes answer 403 to everybody."""
 

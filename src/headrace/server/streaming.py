@@ -4,11 +4,13 @@ Before the first byte an error is raised to whoever answers with its status; aft
 the stream then ends without what closes a complete one, so that no client takes it for that.
 """
 
+import contextlib
 from collections.abc import AsyncIterator
 
 from headrace.engine.outputs import RequestOutput
 from headrace.errors import EngineGenerateError, HeadraceError, OverloadedError
 from headrace.server.answers import unexpected_error
+from headrace.server.early_head import EarlyHead
 from headrace.server.generation_api import Choice, Chunks
 from headrace.server.intake import ClientGoneError
 from headrace.server.ready_outputs import Batch
@@ -33,10 +35,18 @@ class EventStream:
         self._tally = tally
         self._opened: set[int] = set()
 
-    async def send(self, batches: AsyncIterator[Batch]) -> None:
-        """Send every output as it comes. Raises what fails before the first byte; later failures become an event."""
+    async def send(self, batches: AsyncIterator[Batch], *, begins_early_with: int | None = None) -> None:
+        """Send every output as it comes. Raises what fails before the first byte; later failures become an event.
+
+        `begins_early_with` is the prompt's number of tokens, for streams that may begin before their first output.
+        """
         try:
-            await self._send_all(batches)
+            async with contextlib.AsyncExitStack() as stack:
+                early: EarlyHead | None = None
+                if begins_early_with is not None:
+                    num_prompt_tokens = begins_early_with
+                    early = await stack.enter_async_context(EarlyHead(lambda: self._begin(num_prompt_tokens)))
+                await self._send_all(batches, early)
         except ClientGoneError:
             raise
         except HeadraceError as error:
@@ -48,10 +58,18 @@ class EventStream:
                 await self._writer.end(self._chunks.failure(unexpected_error()))
             raise
 
-    async def _send_all(self, batches: AsyncIterator[Batch]) -> None:
+    async def _begin(self, num_prompt_tokens: int) -> None:
+        events = self._chunks.beginning(num_prompt_tokens=num_prompt_tokens, num_cached_tokens=0)
+        await self._writer.start(_HEADERS)
+        await self._writer.write(events)
+
+    async def _send_all(self, batches: AsyncIterator[Batch], early: EarlyHead | None) -> None:
         last_events: list[bytes] = []
         async for batch in batches:
-            events = [await self._events(index, output) for index, output in batch]
+            if early is not None:
+                await early.settle()
+            events = [] if self._writer.has_started else [self._first_events(batch)]
+            events += [await self._events(index, output) for index, output in batch]
             if not self._writer.has_started:
                 await self._writer.start(_HEADERS)
             if self._tally.is_complete:
@@ -60,6 +78,12 @@ class EventStream:
                 await self._writer.write(b"".join(events))
         _check_complete(self._tally)
         await self._writer.end(b"".join([*last_events, self._chunks.closing(self._tally.usage())]))
+
+    def _first_events(self, batch: Batch) -> bytes:
+        _, output = batch[0]
+        return self._chunks.beginning(
+            num_prompt_tokens=len(output.prompt_token_ids), num_cached_tokens=output.num_cached_tokens
+        )
 
     async def _events(self, index: int, output: RequestOutput) -> bytes:
         events = b""

@@ -13,6 +13,9 @@ from headrace.openai.schema.generation import GenerationRequest
 from headrace.openai.schema.structured import ResponseFormat, StructuredOutputs
 from headrace.openai.tools import grammar
 
+SCHEMA_PARAM = "response_format.json_schema.schema"
+"""Where OpenAI's own requests have it."""
+
 _OLDER_NAMES = ("json", "regex", "choice", "grammar")
 
 _ENGINE_FIELD = re.compile(r"\bstructured_outputs\.(?P<kind>\w+)")
@@ -33,26 +36,27 @@ def structured_outputs(request: GenerationRequest) -> StructuredOutputsParams | 
 
 
 @contextlib.contextmanager
-def naming_fields_of(request: GenerationRequest) -> Iterator[None]:
-    """What the engine raises of `structured_outputs` names the field of the request that it was made of instead."""
+def naming_fields_of(request: GenerationRequest, *, schema_param: str) -> Iterator[None]:
+    """What the engine raises of `structured_outputs` names the field of the request that it was made of instead;
+    `schema_param` is the one that holds a JSON schema."""
     try:
         yield
     except InvalidRequestError as error:
         named = _ENGINE_FIELD.search(error.message)
         if named is None:
             raise
-        field = _origin(request, kind=named["kind"])
+        field = _origin(request, kind=named["kind"], schema_param=schema_param)
         message = error.message[named.start() :].replace(named[0], field)
         raise type(error)(message, param=field, code=error.code) from error
 
 
-def _origin(request: GenerationRequest, *, kind: str) -> str:
+def _origin(request: GenerationRequest, *, kind: str, schema_param: str) -> str:
     if request.structured_outputs is not None:
         return f"structured_outputs.{kind}"
     if kind == "grammar" and isinstance(request, ChatCompletionRequest) and request.tools:
         return "tools"
     if request.response_format is not None:
-        return "response_format.json_schema.schema" if kind == "json" else "response_format"
+        return schema_param if kind == "json" else "response_format"
     return f"guided_{kind}"
 
 

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from headrace.errors import TokenizationError
+from headrace.tokenization.fastokens_tokenizer import MAX_SEPARATE
 from headrace.tokenization.fuzz import fuzz_texts
 from headrace.tokenization.segments import CutRules, no_cuts
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
@@ -22,11 +23,10 @@ EncoderChoice = Literal["auto", "reference", "fastokens"]
 
 _NUM_ENCODER_TEXTS = 3000
 _NUM_CUT_TEXTS = 1500
-_BATCH = 100
+_BATCH = MAX_SEPARATE
+"""So few texts are encoded in the calling thread, and the library starts none of its own."""
 _NUM_ADDED_TOKENS = 256
 _SEED = 20
-_LONG_CHARS = 256 * 1024
-"""From about half of this on the library spreads a text over threads of its own."""
 
 
 @runtime_checkable
@@ -101,15 +101,7 @@ def _admit_encoder(
         for text, one, other in zip(batch, reference_ids, encoder_ids, strict=True):
             if not np.array_equal(one, other):
                 return None, f"fastokens gives other ids for {text[:200]!r}"
-    _warm_up(encoder)
     return encoder, "it passed the comparison"
-
-
-def _warm_up(encoder: Tokenizer) -> None:
-    """The library's first call for a single text, and its first for a long one, take up to a tenth of a second: batches
-    go another way. Here nobody waits for them; on the event loop everybody would."""
-    for text in ("warm-up", "warm-up " * (_LONG_CHARS // 8)):
-        encoder.encode_batch([text], add_special_tokens=False)
 
 
 def _admit_cuts(
@@ -132,7 +124,9 @@ def _admit_cuts(
 
 def encode_in_parts(text: str, encoder: Tokenizer, rules: CutRules, *, cuts: Sequence[int]) -> TokenIds:
     """`text` with special tokens around it, every part encoded on its own."""
-    parts = encoder.encode_batch(rules.parts(text, cuts), add_special_tokens=False)
+    texts = rules.parts(text, cuts)
+    few = (texts[begin : begin + _BATCH] for begin in range(0, len(texts), _BATCH))
+    parts = [ids for batch in few for ids in encoder.encode_batch(batch, add_special_tokens=False)]
     prefix, suffix = np.array(rules.prefix_ids, np.uint32), np.array(rules.suffix_ids, np.uint32)
     return np.concatenate([prefix, *parts, suffix])
 

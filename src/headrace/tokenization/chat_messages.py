@@ -16,6 +16,7 @@ Message: TypeAlias = Mapping[str, object]
 ContentFormat: TypeAlias = Literal["string", "parts", "parts only"]
 """How a template reads `content`: text only; text or a list of parts, as given; a list of parts only."""
 
+_PLAIN_FIELDS = {"role", "content"}
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -32,13 +33,18 @@ def prepare_messages(messages: Sequence[Message], *, content_format: ContentForm
 
 def num_text_chars(messages: Sequence[Message]) -> int:
     """Roughly how many characters of text the messages hold, counted without looking at the text."""
-    return sum(_num_chars(value) for message in messages if isinstance(message, Mapping) for value in message.values())
+    num_chars = 0
+    for message in messages:
+        if isinstance(message, dict | Mapping):
+            for value in message.values():
+                num_chars += len(value) if isinstance(value, str) else _num_chars(value)
+    return num_chars
 
 
 def _num_chars(value: object) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # a dict is one too, and seen to be ten times faster
         return sum(_num_chars(item) for item in value.values())
     if isinstance(value, list | tuple):
         return sum(_num_chars(item) for item in value)
@@ -46,11 +52,13 @@ def _num_chars(value: object) -> int:
 
 
 def _prepare(message: Message, *, at: str, form: ContentFormat) -> dict[str, object]:
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict | Mapping):
         raise InvalidRequestError(f"{at} is a {type(message).__name__}, not an object", param=at)
     if not isinstance(message.get("role"), str):
         raise InvalidRequestError(f"{at}.role is {message.get('role')!r}, not a string", param=f"{at}.role")
     prepared = {key: value for key, value in message.items() if value is not None}
+    if prepared.keys() == _PLAIN_FIELDS and form != "parts only" and isinstance(prepared["content"], str):
+        return prepared  # nothing to make ready, as in most messages
     if "content" in prepared:
         prepared["content"] = _content(prepared["content"], at=f"{at}.content", form=form)
     if "tool_calls" in prepared:

@@ -144,9 +144,11 @@ def _strftime_now(form: str) -> str:
 
 def _compile(environment: jinja2.Environment, source: str, *, name: str) -> jinja2.Template:
     try:
-        return environment.from_string(source)
+        template = environment.from_string(source)
     except jinja2.TemplateError as error:
         raise TokenizationError(f"chat template {name!r} is not valid: {error}") from error
+    template.globals = dict(template.globals)  # jinja's own view of two mappings is copied item by item every time
+    return template
 
 
 def _checked(template_kwargs: Mapping[str, object] | None) -> Mapping[str, object]:

@@ -13,14 +13,14 @@ class Instruments:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         by_lane = ("model", "lane")
-        self._queue_wait = HistogramTally(
+        self.queue_wait_s = HistogramTally(
             "headrace_tokenization_queue_wait_seconds",
             "Time a text waited for a thread.",
             by_lane,
             buckets=TOKENIZATION_BUCKETS_S,
             registry=registry,
         )
-        self._encode = HistogramTally(
+        self.encode_s = HistogramTally(
             "headrace_tokenization_encode_seconds",
             "Time of the call that encoded a text, with those that shared the call; in place: of a round of the loop.",
             by_lane,
@@ -36,8 +36,8 @@ class Instruments:
         self._cache_bytes = Gauge(
             "headrace_tokenization_cache_bytes", "Memory of the cached texts and ids.", registry=registry
         )
-        self._cache_evictions = Gauge(
-            "headrace_tokenization_cache_evictions", "Encoded texts that were pushed out.", registry=registry
+        self._cache_evictions = CounterTally(
+            "headrace_tokenization_cache_evictions", "Encoded texts that were pushed out.", (), registry=registry
         )
         self._chars = CounterTally(
             "headrace_tokenization_chars",
@@ -59,18 +59,18 @@ class Instruments:
 
     def read_cache(self, *, num_bytes: Callable[[], int], num_evictions: Callable[[], int]) -> None:
         self._cache_bytes.set_function(num_bytes)
-        self._cache_evictions.set_function(num_evictions)
+        self._cache_evictions.read_from(num_evictions)
 
     def read_queue_depth(self, lane: str, read: Callable[[], int]) -> None:
         self._queue_depth.labels(lane).set_function(read)
 
     def encoded(self, *, model: str, lane: str, queue_wait_s: float, encode_s: float) -> None:
-        self._queue_wait.observe(queue_wait_s, model, lane)
-        self._encode.observe(encode_s, model, lane)
+        self.queue_wait_s.observe(queue_wait_s, model, lane)
+        self.encode_s.observe(encode_s, model, lane)
 
     def encoded_in_place(self, *, model: str, num_texts: int, num_chars: int, encode_s: float) -> None:
         """Texts that were not known, of one round of the loop; `num_chars` characters of those are of plain prompts."""
-        self._encode.observe(encode_s, model, "in_place")
+        self.encode_s.observe(encode_s, model, "in_place")
         self._lookups.add(model, "miss", number=num_texts)
         self.chars(model=model, content="other", result="encoded", num_chars=num_chars)
 
@@ -83,3 +83,15 @@ class Instruments:
 
     def verified(self, *, model: str, found: str) -> None:
         self._verified.add(model, found)
+
+    def lanes(self) -> list[str]:
+        """The lanes that have encoded something."""
+        return sorted({lane for _, lane in self.encode_s.series()})
+
+    def chars_by_content(self) -> dict[str, tuple[float, float]]:
+        """Characters of prompts by content: those whose ids were known, and all."""
+        counts: dict[str, tuple[float, float]] = {}
+        for (_, content, result), number in self._chars.by_labels().items():
+            known, total = counts.get(content, (0.0, 0.0))
+            counts[content] = (known + (number if result != "encoded" else 0.0), total + number)
+        return counts

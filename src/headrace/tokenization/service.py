@@ -247,6 +247,11 @@ class TokenizationService:
         num_bytes = 4 * len(token_ids)
         return (await self._texts.lane_for(num_bytes).submit(MakeTexts(), decode, num_bytes=num_bytes)).value
 
+    @property
+    def instruments(self) -> Instruments:
+        """What the service has counted."""
+        return self._instruments
+
     def statistics(self) -> TokenizationStatistics:
         return TokenizationStatistics(
             num_models=len(self._models),

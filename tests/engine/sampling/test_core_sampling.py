@@ -218,6 +218,7 @@ def test_a_bad_grammar_ends_its_request_and_no_other(tiny_model_dir: Path, make_
     driver.run()
     assert (driver.ends["bad"].finish_reason, driver.ends["bad"].error_kind) == ("error", "InvalidRequestError")
     assert "structured_outputs.json" in (driver.ends["bad"].error or "")
+    assert driver.ends["bad"].error_param == "structured_outputs.json"
     assert driver.ends["good"].finish_reason == "length"
 
 

@@ -224,6 +224,7 @@ def _failed(settled: Settled) -> TokenDelta:
         finish_reason="error",
         error=settled.error.message,
         error_kind=type(settled.error).__name__,
+        error_param=settled.error.param,
     )
 
 

@@ -168,6 +168,7 @@ class CoreLoop:
                 finish_reason="error",
                 error=told.message,
                 error_kind=told.kind,
+                error_param=told.param,
             )
             self._send_outputs((refusal,))
 

@@ -57,7 +57,7 @@ class EmbeddingProgress:
         self.times.note_core(delta.queue_s, delta.prefill_s)
         if delta.finish_reason == "error":
             message = f"request {self.request_id!r} failed in the engine: {delta.error}"
-            self.fail(error_class(delta.error_kind)(message), now=now)
+            self.fail(error_class(delta.error_kind)(message, param=delta.error_param), now=now)
         elif delta.finish_reason == "abort":
             self.abort(now=now)
         elif delta.embedding is not None:

@@ -18,6 +18,7 @@ from headrace.engine.front.request_intake import RequestIntake
 from headrace.engine.front.stat_loggers import StatLoggers
 from headrace.engine.front.tracing import RequestTracer
 from headrace.engine.settings import FrontEndSettings
+from headrace.engine.wire.messages import Ready
 from headrace.errors import EngineDeadError, EngineError, HeadraceError, ModelNotFoundError
 from headrace.tokenization import TokenizationService
 
@@ -55,6 +56,8 @@ class EngineLife:
         self._is_stopped = False
         self.dead_error: EngineDeadError | None = None
         """Why the engine died; None while it lives."""
+        self.ready: Ready | None = None
+        """What the core said of itself; None before the start."""
 
     def __repr__(self) -> str:
         return f"<EngineLife {self.state} {self._client!r}>"
@@ -116,7 +119,7 @@ class EngineLife:
         try:
             await self._client.start(msgspec.json.encode(self._config))
             await self._load_tokenizer()
-            await self._client.wait_ready(timeout_s=self._settings.start_timeout_s)
+            self.ready = await self._client.wait_ready(timeout_s=self._settings.start_timeout_s)
         except HeadraceError as error:
             self.dead_error = self.dead_error or _did_not_start(error)
             await self._client.aclose(timeout_s=0.0)

@@ -289,4 +289,5 @@ class RequestProgress:
 
 
 def _failure(request_id: str, delta: TokenDelta) -> HeadraceError:
-    return error_class(delta.error_kind)(f"request {request_id!r} failed in the engine: {delta.error}")
+    message = f"request {request_id!r} failed in the engine: {delta.error}"
+    return error_class(delta.error_kind)(message, param=delta.error_param)

@@ -114,6 +114,8 @@ class TokenDelta(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=
     """Times that the request lost its blocks so far."""
     is_running: bool | None = None
     """Set by itself, ahead of a step: the request begins to run in it, or was put back to wait."""
+    error_param: str | None = None
+    """The field of the request that the failure is about, where it is about one."""
 
 
 class CoreStatistics(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):

@@ -1,12 +1,14 @@
 """/v1/messages and /v1/messages/count_tokens, in Anthropic's form. Also the events of its streams."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from headrace.openai.schema.numbers import Int64, TokenCount
 
 # -- what is asked
+
+StopSequence: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):
@@ -79,7 +81,7 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
 class MessagesRequest(CountTokensRequest, kw_only=True):
     max_tokens: TokenCount
     stream: bool | None = False
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[StopSequence] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int64 | None = None

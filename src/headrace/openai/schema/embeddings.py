@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.openai.schema.cache_salt import CacheSalt
 from headrace.openai.schema.numbers import Int64, TokenId
 
 
@@ -18,6 +19,7 @@ class EmbeddingsRequest(msgspec.Struct, kw_only=True):
     """vLLM's: whether vectors have length 1."""
     add_special_tokens: bool | None = True
     priority: Int64 | None = None
+    cache_salt: CacheSalt | None = None
 
 
 class Embedding(msgspec.Struct, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace.openai.schema.cache_salt import CacheSalt
 from headrace.openai.schema.generation import StreamOptions
 from headrace.openai.schema.logprobs import PromptLogprobs
 from headrace.openai.schema.numbers import Int64, TokenId
@@ -28,6 +29,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     priority: Int64 | None = 0
+    cache_salt: CacheSalt | None = None
 
 
 class TokenLogprob(msgspec.Struct, kw_only=True, gc=False):

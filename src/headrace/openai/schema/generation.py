@@ -2,6 +2,7 @@
 
 import msgspec
 
+from headrace.openai.schema.cache_salt import CacheSalt
 from headrace.openai.schema.numbers import Int64, TokenId
 from headrace.openai.schema.structured import ResponseFormat, StructuredOutputs
 
@@ -47,3 +48,4 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
     priority: Int64 | None = None
+    cache_salt: CacheSalt | None = None

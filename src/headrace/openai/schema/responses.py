@@ -4,6 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from headrace.openai.schema.cache_salt import CacheSalt
 from headrace.openai.schema.logprobs import ChatTokenLogprob
 from headrace.openai.schema.numbers import Int64, TokenCount
 from headrace.openai.schema.structured import StructuredOutputs
@@ -105,6 +106,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     priority: Int64 | None = None
+    cache_salt: CacheSalt | None = None
 
 
 # -- what is answered

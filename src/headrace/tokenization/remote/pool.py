@@ -25,14 +25,13 @@ from headrace.tokenization.remote.fallback import (
     RemoteUnavailableError,
     reason_of,
 )
-from headrace.tokenization.remote.http import RemoteHttp
 from headrace.tokenization.remote.instruments import UNKNOWN_MODEL, RemoteInstruments
 from headrace.tokenization.remote.members import PoolMembers, PoolMemberStatistics
 from headrace.tokenization.remote.parity import ParityChecks, ParitySample
 from headrace.tokenization.remote.retry import RetryPolicy
 from headrace.tokenization.remote.settings import RemotePoolSettings, RemoteTokenizerSettings
 from headrace.tokenization.remote.tokenizer import RemoteTokenizer, decode_bodies, encode_bodies
-from headrace.tokenization.remote.transport import RemoteTransport
+from headrace.tokenization.remote.transport import RemoteTransport, over_http
 from headrace.tokenization.tokenizer import TokenIds
 
 ResultT = TypeVar("ResultT")
@@ -71,7 +70,7 @@ class RemoteTokenizerPool:
         self._remote = remote or RemoteTokenizerSettings()
         self._local = local
         self._policy = RetryPolicy.of(self._remote, random=random)
-        self._transport = transport or RemoteHttp(self._remote)
+        self._transport = transport or over_http(self._remote)
         shown = registry if registry is not None and self._settings.enabled else CollectorRegistry()
         self._instruments = RemoteInstruments(shown)
         self._members = PoolMembers(

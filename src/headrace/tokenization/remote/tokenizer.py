@@ -14,10 +14,9 @@ from headrace.tokenization.prompt import ChatPrompt, Encoded
 from headrace.tokenization.remote.attempts import RequestBodies, in_steps, pause_before_the_same_s, with_retries
 from headrace.tokenization.remote.endpoints import base_url
 from headrace.tokenization.remote.errors import error_of
-from headrace.tokenization.remote.http import RemoteHttp
 from headrace.tokenization.remote.retry import RetryPolicy, read_retry_after
 from headrace.tokenization.remote.settings import RemoteEngine, RemoteTokenizerSettings
-from headrace.tokenization.remote.transport import RemoteTransport
+from headrace.tokenization.remote.transport import RemoteTransport, over_http
 from headrace.tokenization.remote.wire import TokenizeAnswer, reading_tokens, wire_of
 from headrace.tokenization.tokenizer import TokenIds
 
@@ -60,7 +59,7 @@ class RemoteTokenizer:
         self._wire = wire_of(engine or self._settings.engine)
         self._pause_s = functools.partial(pause_before_the_same_s, RetryPolicy.of(self._settings, random=random))
         self._owns_transport = transport is None
-        self._transport = transport or RemoteHttp(self._settings)
+        self._transport = transport or over_http(self._settings)
         self._num_attempts = 0
         self._num_retries = 0
         self._num_in_flight = 0

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.errors import OverloadedError
+from headrace.tokenization.remote.settings import RemoteTokenizerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +34,10 @@ class RemoteTransport(Protocol):
     async def aclose(self) -> None:
         """End every connection; whoever waits gets RemoteClosedError. Idempotent."""
         ...
+
+
+def over_http(settings: RemoteTokenizerSettings) -> RemoteTransport:
+    """Sockets of its own. httpx loads only here: a gateway, which brings its own transport, must not wait for it."""
+    from headrace.tokenization.remote.http import RemoteHttp
+
+    return RemoteHttp(settings)
