@@ -1,10 +1,11 @@
-"""Installs the engines that `headrace bench engine` compares ours with, each into a virtual environment of its own.
+"""Installs the engines and gateways that `headrace bench engine` and `headrace bench gateway` compare ours with, each
+into a virtual environment of its own.
 
     .venv/bin/python benchmarks/peers/install.py [--root DIR] [--models DIR] [NAME ...]
 
 Run it again to go on where it stopped. A peer that cannot be installed is reported, and the others go on. The folder is
-outside of the repository; each peer's `peer.json` there tells the benchmark how to run it. pip must know an index that
-has torch's CPU build.
+outside of the repository; each engine's `peer.json` and each gateway's `gateway.json` there are for the benchmarks. pip
+must know an index that has torch's CPU build.
 """
 
 import argparse
@@ -33,7 +34,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One engine: what to install, how to see that it works, and the runner that drives it."""
+    """One engine or gateway: what to install, how to see that it works, and the runner that drives an engine."""
 
     name: str
     folder: str
@@ -41,8 +42,9 @@ class Peer:
     requirements: tuple[str, ...]
     probe: str
     """Python code that runs when the peer is installed."""
-    runner: str
     about: str
+    runner: str | None = None
+    """None for a gateway, which the benchmark knows how to start."""
     unwanted: tuple[str, ...] = ()
     """Packages that come along and break it."""
     converted_suffix: str | None = None
@@ -121,17 +123,17 @@ def write_manifest(at: Installation) -> None:
     peer = at.peer
     code = f"from importlib.metadata import version; print(version({peer.package!r}))"
     version = subprocess.run([at.python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    manifest = {
-        "name": peer.name,
-        "version": version,
-        "python": str(at.python),
-        "runner": str(HERE / peer.runner),
-        "converted_suffix": peer.converted_suffix,
-        "environment": peer.environment(at) if peer.environment is not None else {},
-    }
-    partial = at.folder / "peer.json.partial"
+    manifest: dict[str, object] = {"name": peer.name, "version": version, "python": str(at.python)}
+    if peer.runner is not None:
+        manifest |= {
+            "runner": str(HERE / peer.runner),
+            "converted_suffix": peer.converted_suffix,
+            "environment": peer.environment(at) if peer.environment is not None else {},
+        }
+    name = "gateway.json" if peer.runner is None else "peer.json"
+    partial = at.folder / f"{name}.partial"
     partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    partial.rename(at.folder / "peer.json")
+    partial.rename(at.folder / name)
 
 
 def build_llama_cpp(at: Installation) -> None:
@@ -204,6 +206,46 @@ PEERS = (
         probe="import torch, transformers, accelerate",
         runner="transformers_runner.py",
         about="0.9 GB, about a minute",
+    ),
+    Peer(
+        name="smg",
+        folder="smg",
+        package="smg",
+        requirements=("smg==1.13.0",),
+        probe="import smg",
+        about="a gateway; 40 MB",
+    ),
+    Peer(
+        name="sglang-router",
+        folder="sglang-router",
+        package="sglang-router",
+        requirements=("sglang-router==0.3.2",),
+        probe="import sglang_router.launch_router",
+        about="a gateway; 90 MB",
+    ),
+    Peer(
+        name="vllm-router",
+        folder="vllm-router",
+        package="vllm-router",
+        requirements=("vllm-router==0.1.17",),
+        probe="import vllm_router",
+        about="a gateway; 80 MB",
+    ),
+    Peer(
+        name="LiteLLM",
+        folder="litellm",
+        package="litellm",
+        requirements=("litellm[proxy]==1.106.2", "mcp"),
+        probe="import litellm.proxy.proxy_cli",
+        about="a gateway, and the client of our tests; 0.8 GB",
+    ),
+    Peer(
+        name="Dynamo",
+        folder="dynamo",
+        package="ai-dynamo",
+        requirements=("ai-dynamo==1.4.2",),
+        probe="import dynamo.frontend, dynamo.mocker",
+        about="a gateway with simulated engines of its own; 0.5 GB",
     ),
 )
 

@@ -13,6 +13,9 @@ Seconds: TypeAlias = Annotated[float, "duration"]
 NumBytes: TypeAlias = Annotated[int, "size"]
 """A size in bytes; a setting of this type is written `64KiB`, `10MB`, `1GiB` or a bare number of bytes."""
 
+Secret: TypeAlias = Annotated[str, "secret"]
+"""A text that is never shown; a setting of this type may also be `env:NAME` or `file:PATH`, and is then read there."""
+
 _SECONDS_PER_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES_PER_UNIT = {
     "b": 1,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.app import Gateway
 from headrace.gateway.settings import GatewaySettings
+from headrace.gateway.traces import RequestTracer
 from headrace.testing.fake_upstream import FakeUpstream
 
 CHAT = "/v1/chat/completions"
@@ -16,7 +17,10 @@ CHAT = "/v1/chat/completions"
 
 @asynccontextmanager
 async def running_gateway(
-    *upstreams: FakeUpstream, admission: AdmissionSettings | None = None, **settings: object
+    *upstreams: FakeUpstream,
+    admission: AdmissionSettings | None = None,
+    tracer: RequestTracer | None = None,
+    **settings: object,
 ) -> AsyncIterator[Gateway]:
     """A gateway on a free port in front of `upstreams`, without admin port and probing only once unless told."""
     defaults: dict[str, object] = {
@@ -24,8 +28,11 @@ async def running_gateway(
         "port": 0,
         "admin_port": None,
         "health_interval_s": 3600.0,
+        "health_timeout_s": 20.0,  # these three: the machine may have much else to do
+        "tokenize_timeout_s": 20.0,
+        "connect_timeout_s": 20.0,
     }
-    async with Gateway(GatewaySettings(**(defaults | settings)), admission=admission) as gateway:
+    async with Gateway(GatewaySettings(**(defaults | settings)), admission=admission, tracer=tracer) as gateway:
         yield gateway
 
 

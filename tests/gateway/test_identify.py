@@ -6,7 +6,14 @@ import pytest
 from headrace.errors import HeadraceError, InvalidRequestError, ModelNotFoundError
 from headrace.gateway.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import Request
-from headrace.gateway.identify import Call, Route, identify
+from headrace.gateway.identify import Call, identify
+from headrace.gateway.routes import Route
+
+
+def adapter_of(parent: str, *, name: str = "lora") -> dict[str, ServedModel]:
+    base = ServedModel(card=ModelCard(id=parent, max_model_len=64), raw=msgspec.Raw(b"{}"))
+    card = ModelCard(id=name, root="/adapters/lora", parent=parent)
+    return {parent: base, name: ServedModel(card=card, raw=msgspec.Raw(b"{}"))}
 
 
 def served(*names: str) -> dict[str, ServedModel]:
@@ -69,3 +76,43 @@ def test_the_newer_name_of_the_limit_goes_first() -> None:
     call = call_of(b'{"model":"a","max_tokens":5,"max_completion_tokens":9}', "a")
 
     assert call.fields.num_tokens_asked == 9
+
+
+def test_the_limit_of_a_response_has_a_name_of_its_own() -> None:
+    call = call_of(b'{"model":"a","max_output_tokens":5}', "a", path=b"/v1/responses")
+
+    assert (call.route, call.fields.num_tokens_asked) == (Route.RESPONSES, 5)
+
+
+def test_what_generate_has_within_its_sampling_params_is_read() -> None:
+    body = b'{"model":"a","token_ids":[1],"sampling_params":{"max_tokens":5,"n":2,"stop":[1]}}'
+
+    call = call_of(body, "a", path=b"/inference/v1/generate")
+
+    assert (call.fields.num_tokens_asked, call.fields.n, call.prompt_param) == (5, 2, "token_ids")
+
+
+def test_sampling_params_of_a_wrong_type_are_named() -> None:
+    body = b'{"model":"a","token_ids":[1],"sampling_params":{"max_tokens":"x"}}'
+
+    with pytest.raises(InvalidRequestError) as caught:
+        call_of(body, "a", path=b"/inference/v1/generate")
+
+    assert caught.value.param == "sampling_params.max_tokens"
+
+
+@pytest.mark.parametrize("route", Route)
+def test_every_route_knows_the_only_model(route: Route) -> None:
+    call = call_of(b"{}", "demo", path=route.value.encode())
+
+    assert (call.route, call.model) == (route, "demo")
+
+
+def test_an_adapter_that_tells_no_context_has_that_of_its_model() -> None:
+    request = Request(
+        method="POST", target=b"/v1/completions", headers=[], is_http10=False, keep_alive=True, body=b'{"model":"lora"}'
+    )
+
+    call = identify(request, models=adapter_of("base"), request_id=b"1")
+
+    assert (call.model, call.card.parent, call.card.max_model_len) == ("lora", "base", 64)

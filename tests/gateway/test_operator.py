@@ -162,7 +162,7 @@ async def test_before_any_endpoint_was_seen_requests_are_told_to_come_back() -> 
 async def test_a_probe_brings_an_endpoint_back() -> None:
     async with FakeUpstream(health_status=500) as upstream, running_gateway(upstream) as gateway:
         upstream.health_status = 200
-        await gateway._health.probe(gateway.fleet.endpoints[0])
+        await gateway.endpoints.health.probe(gateway.fleet.endpoints[0])
         answer = await exchange(gateway, chat_request())
 
     assert answer.status == 200
@@ -174,7 +174,7 @@ async def test_one_missed_probe_does_not_take_an_endpoint_away() -> None:
         upstream.health_status = 500
         states = []
         for _ in range(2):
-            await gateway._health.probe(endpoint)
+            await gateway.endpoints.health.probe(endpoint)
             states.append(endpoint.is_healthy)
 
     assert states == [True, False]

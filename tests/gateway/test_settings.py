@@ -15,6 +15,7 @@ URL = "http://127.0.0.1:8000"
         ("endpoint", {"endpoint": ()}),
         ("endpoint", {"endpoint": ("localhost:8000",)}),
         ("endpoint", {"endpoint": ("http://a:99999",)}),
+        ("endpoint", {"endpoint": (f"http://{'a' * 64}.org",)}),
         ("endpoint", {"endpoint": (URL, URL + "/v1/")}),
         ("port", {"port": 70000}),
         ("admin_port", {"admin_port": 65536}),

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -10,8 +10,8 @@ import pytest
 
 from headrace.cli.fleet import Child, Fleet
 from headrace.gateway.app import Gateway
-from headrace.gateway.kv_events.subscription import _replayed
 from headrace.gateway.settings import GatewaySettings
+from tests.integration.kv_events import caught_up, wait_for
 from tests.integration.service import DEMO_MODEL, START_TIMEOUT_S
 
 pytestmark = pytest.mark.integration
@@ -50,26 +50,6 @@ async def gateway_of(*urls: str) -> AsyncIterator[Gateway]:
     async with Gateway(GatewaySettings(endpoint=urls, port=0, admin_port=None, health_interval_s=3600.0)) as gateway:
         await wait_for(lambda: gateway.routing.statistics().kv_events.num_sources == len(urls))
         yield gateway
-
-
-async def wait_for(is_so: Callable[[], bool]) -> None:
-    """For what comes from other processes."""
-    async with asyncio.timeout(20):
-        while not is_so():
-            await asyncio.sleep(0.01)
-
-
-async def caught_up(gateway: Gateway) -> None:
-    """Wait until the gateway has applied all that the engines have published so far."""
-    monitor = gateway.routing._monitor
-    assert monitor is not None
-    for followed in monitor._followed.values():
-        for subscription, _ in followed.values():
-            source, sequence = subscription.source, subscription._sequence
-            assert source.replay is not None
-            assert monitor._context is not None
-            messages = [one.number async for one in _replayed(monitor._context, source.replay, sequence.next_number)]
-            await wait_for(lambda of=sequence, numbers=messages: of.next_number > max(numbers, default=-1))
 
 
 async def chat(gateway: Gateway, *texts: str) -> tuple[httpx.Response, int, int]:

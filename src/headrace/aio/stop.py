@@ -23,10 +23,17 @@ class StopRequest:
 def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
     """SIGTERM and SIGINT request a stop while the block runs. For the main thread, inside its running loop."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.request)
+    catch_signals(stop)
     try:
         yield
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def catch_signals(stop: StopRequest) -> None:
+    """Within `stopped_by_signals`, take the signals back from a library that has put handlers of its own there: Ray's,
+    put there when it connects, aborts the process three seconds after SIGTERM."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.request)

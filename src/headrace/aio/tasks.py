@@ -46,6 +46,12 @@ class TaskOwner:
         if (error := task.exception()) is not None:
             _LOG.error("task %r of %r ended with an error", task.get_name(), self._name, exc_info=error)
 
+    async def wait_all(self) -> None:
+        """Wait until every task has ended, as they do by themselves; those spawned meanwhile too."""
+        caller = asyncio.current_task()
+        while pending := self._tasks - {caller}:
+            await asyncio.wait(pending)
+
     async def aclose(self) -> None:
         """Cancel every task and return when all have ended. Idempotent; a task of the owner that calls it is spared.
 
@@ -57,8 +63,7 @@ class TaskOwner:
         for task in self._tasks:
             if task is not caller:
                 task.cancel()
-        while pending := self._tasks - {caller}:
-            await asyncio.wait(pending)
+        await self.wait_all()
 
     async def __aenter__(self) -> Self:
         return self

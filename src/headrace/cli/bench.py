@@ -30,11 +30,13 @@ from headrace.tokenization.service import TokenizationService
 
 _WITH_OWN_FLAGS = {
     "engine": ("headrace.cli.benchmarks.engine", "our engine beside the peers that are installed"),
+    "gateway": ("headrace.cli.benchmarks.gateway.command", "our gateway beside the peers that are installed"),
     "front": ("headrace.cli.benchmarks.front", "the engine's front end over a core that computes nothing"),
     "serve": ("headrace.cli.bench_serve.command", "any OpenAI endpoint, under a load like vLLM's bench serve"),
 }
 """Loaded when chosen: they import the engine."""
 _MAX_HOSTILE_ROUNDS = 5
+_NUM_QUICK_FAMILIES = 2
 _FILE_COLUMNS = 140
 """A file or a pipe has no width, and a table cut to 80 columns loses its numbers."""
 
@@ -108,9 +110,10 @@ async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: Steps
 
 
 async def _measure_chats(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps) -> Any:
-    steps.begin(chats.TITLE, num_steps=len(TEMPLATES))
+    families = tuple(TEMPLATES)[: _NUM_QUICK_FAMILIES if arguments.quick else None]
+    steps.begin(chats.TITLE, num_steps=len(families))
     return await chats.measure_chats(
-        encoders, num_turns=3 if arguments.quick else 20, num_rounds=num_rounds, on_family=steps.step
+        encoders, families, num_turns=3 if arguments.quick else 20, num_rounds=num_rounds, on_family=steps.step
     )
 
 

@@ -1,7 +1,6 @@
 """`headrace config serve|gateway [FLAGS]`: the whole resolved set of settings and where each value came from."""
 
 import argparse
-import dataclasses
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.flags import typed_fields
 from headrace.cli.launch import Sources
+from headrace.cli.secrets import shown
 from headrace.cli.settings import Resolved
 
 if TYPE_CHECKING:
@@ -43,9 +44,8 @@ def _parser() -> argparse.ArgumentParser:
 def _table(components: "list[Resolved[DataclassInstance]]") -> Table:
     table = Table("setting", "value", "from", box=None)
     for resolved in components:
-        for field in dataclasses.fields(resolved.settings):
+        for field, field_type in typed_fields(type(resolved.settings)):
             name = f"{resolved.section}.{field.name}"
-            table.add_row(
-                name, repr(getattr(resolved.settings, field.name)), resolved.origins.get(field.name, "derived")
-            )
+            value = shown(getattr(resolved.settings, field.name), field_type)
+            table.add_row(name, value, resolved.origins.get(field.name, "derived"))
     return table

@@ -17,10 +17,14 @@ def run(argv: Sequence[str]) -> int:
 
     arguments = parser().parse_args(argv)
     sources = Sources(arguments)
+    resolved = sources.resolve(GatewaySettings, section="gateway")
     gateway = run_gateway(
-        sources.resolve(GatewaySettings, section="gateway").settings,
+        resolved.settings,
         admission=sources.resolve(AdmissionSettings, section="admission").settings,
         tokenization=sources.resolve(TokenizationSettings, section="tokenization").settings,
+        settings_file=arguments.config if resolved.is_from_file("endpoint") else None,
+        log_level=arguments.log_level,
+        log_format=arguments.log_format,
     )
     return run_in_event_loop(gateway, arguments)
 

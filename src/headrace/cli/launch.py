@@ -23,6 +23,7 @@ FLAG_PREFIXES = {
     "gateway": "",
     "admission": "",
     "tokenization": "tokenization_",
+    "ray": "ray_",
 }
 """Every section that a settings file may have, one per component, and what stands before the names of its flags."""
 

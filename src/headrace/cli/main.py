@@ -19,8 +19,9 @@ _COMMANDS = {
     "keys": ("headrace.cli.keys", "add, list and revoke the gateway's API keys"),
     "demo": ("headrace.cli.demo", "two engines with the demo model, a gateway, and one chat"),
     "tokenize": ("headrace.cli.tokenize", "the token ids of a text or a chat"),
-    "bench": ("headrace.cli.bench", "measure tokenization, the event loop, and the engine beside its peers"),
+    "bench": ("headrace.cli.bench", "measure tokenization, the event loop, and engine and gateway beside their peers"),
     "replay": ("headrace.cli.replay", "what routing policies would have made of recorded requests"),
+    "top": ("headrace.cli.top", "what a gateway does, live"),
     "config": ("headrace.cli.config", "print every setting and where its value came from"),
 }
 

@@ -1,11 +1,12 @@
 """Reads one setting's text (or YAML value) by the type of its field. Knows nothing of where the text came from."""
 
+import json
 import types
 import typing
 from collections.abc import Callable
 from typing import Literal
 
-from headrace.units import NumBytes, Seconds, parse_duration, parse_size
+from headrace.units import NumBytes, Seconds, Secret, parse_duration, parse_size
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -43,6 +44,8 @@ def _reader(field_type: object) -> Callable[[object], object]:
         return lambda value: parse_duration(str(value))
     if field_type == NumBytes:
         return lambda value: parse_size(str(value))
+    if field_type == Secret:
+        return _read_str
     origin = typing.get_origin(field_type)
     if origin in (typing.Union, types.UnionType):
         return lambda value: None if str(value).lower() == "none" else read(value, _inner(field_type))
@@ -77,7 +80,7 @@ def _read_tuple(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, (list, tuple)):
-        return tuple(str(part) for part in value)
+        return tuple(json.dumps(part) if isinstance(part, dict) else str(part) for part in value)
     raise ValueError("expected a list of texts")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import yaml
 
 from headrace.cli.flags import flag_of, typed_fields
+from headrace.cli.secrets import is_secret, look_up, shown
 from headrace.cli.setting_types import read
 from headrace.errors import SettingsError
 
@@ -32,6 +33,10 @@ class Resolved(Generic[T]):
     section: str
     settings: T
     origins: Mapping[str, str]
+
+    def is_from_file(self, name: str) -> bool:
+        """Whether the value of a field stands in the settings file."""
+        return self.origins[name] == _in_file(self.section, name)
 
 
 def read_file(path: str | None) -> SettingsFile:
@@ -73,17 +78,22 @@ def resolve(
         name = field.name
         for origin, given in (
             (flag_of(flag_prefix + name), flags.get(flag_prefix + name)),
-            (f"{section}.{name} in the settings file", in_file.get(name)),
+            (_in_file(section, name), in_file.get(name)),
             (prefix + name.upper(), in_environment.get(name)),
         ):
             if given is not None:
-                values[name] = _read(given, field_type, origin=origin, name=name)
+                values[name] = _read(given, field_type, origin=origin, name=name, environment=environment)
                 origins[name] = origin
                 break
         else:
             _refuse_missing(field, section=section)
             origins[name] = "default"
     return Resolved(section=section, settings=settings_type(**values), origins=origins)
+
+
+def _in_file(section: str, name: str) -> str:
+    """How the origin of a value from the settings file is written."""
+    return f"{section}.{name} in the settings file"
 
 
 def refuse_unknown_sections(file: SettingsFile, environment: Mapping[str, str], sections: Sequence[str]) -> None:
@@ -111,8 +121,9 @@ def _refuse_missing(field: "dataclasses.Field[object]", *, section: str) -> None
         )
 
 
-def _read(value: object, field_type: object, *, origin: str, name: str) -> object:
+def _read(value: object, field_type: object, *, origin: str, name: str, environment: Mapping[str, str]) -> object:
     try:
-        return read(value, field_type)
+        setting = read(value, field_type)
+        return look_up(setting, environment=environment) if is_secret(field_type) else setting
     except ValueError as error:
-        raise SettingsError(f"{origin} = {value!r} cannot be read: {error}", param=name) from error
+        raise SettingsError(f"{origin} = {shown(value, field_type)} cannot be read: {error}", param=name) from error

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from importlib.resources import files
 
 import uvicorn
@@ -31,20 +31,27 @@ _PAGE_HEADERS = {
 
 
 def admin_app(
-    *, expose_metrics: Callable[[], bytes], health: Callable[[], tuple[int, bytes]], snapshots: Broadcast
+    *,
+    expose_metrics: Callable[[], Awaitable[bytes]],
+    health: Callable[[], tuple[int, bytes]],
+    snapshots: Broadcast,
+    more: Sequence[Route] = (),
 ) -> Starlette:
-    """The application. `snapshots` carries the state as JSON."""
+    """The application. `snapshots` carries the state as JSON; `more` are routes of others."""
     page = files("headrace.gateway").joinpath("dashboard/index.html").read_bytes()
 
     async def dashboard(_: Request) -> Response:
         return Response(page, media_type="text/html", headers=_PAGE_HEADERS)
 
     async def metrics(_: Request) -> Response:
-        return Response(expose_metrics(), headers={"content-type": CONTENT_TYPE})
+        return Response(await expose_metrics(), headers={"content-type": CONTENT_TYPE})
 
     async def healthy(_: Request) -> Response:
         status, body = health()
         return Response(body, status_code=status, media_type=_JSON)
+
+    async def live(_: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type=_JSON)
 
     async def state(_: Request) -> Response:
         return Response(snapshots.latest or b"{}", media_type=_JSON, headers={"cache-control": "no-store"})
@@ -63,8 +70,10 @@ def admin_app(
             Route("/", dashboard),
             Route("/metrics", metrics),
             Route("/health", healthy),
+            Route("/live", live),
             Route("/state", state),
             Route("/events", events),
+            *more,
         ]
     )
 
@@ -96,8 +105,22 @@ class AdminServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
         bound: int = listener.getsockname()[1]
-        self._task = self._owner.spawn(self._server.serve(sockets=[listener]), name="admin port")
+        self._serve(listener)
         return bound
+
+    def start_at(self, path: str) -> None:
+        """Listen on a Unix socket, which whoever may enter its directory may use. Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(path)
+            listener.listen()
+        except OSError:
+            listener.close()
+            raise
+        self._serve(listener)
+
+    def _serve(self, listener: socket.socket) -> None:
+        self._task = self._owner.spawn(self._server.serve(sockets=[listener]), name="admin port")
 
     async def aclose(self) -> None:
         """Stop, and wait for the end. Idempotent."""

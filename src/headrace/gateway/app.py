@@ -2,48 +2,53 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 import msgspec
 from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.routing import Route
 
+from headrace.aio.bridge import make_async
 from headrace.aio.stall import LoopStallMonitor
 from headrace.aio.tasks import TaskOwner
-from headrace.breaker import Breaker
 from headrace.errors import SettingsError
 from headrace.gateway.admin import AdminServer, admin_app
+from headrace.gateway.admin_api import AdminApi
 from headrace.gateway.admission.control import Admission
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.broadcast import Broadcast
 from headrace.gateway.deadlines import Deadlines
 from headrace.gateway.decisions import DecisionLog
-from headrace.gateway.discovery.static import StaticSource
 from headrace.gateway.endpoint import Endpoint
+from headrace.gateway.endpoint_parts import EndpointParts
 from headrace.gateway.fleet import Fleet
 from headrace.gateway.handle import RequestHandler
-from headrace.gateway.health import HealthMonitor
 from headrace.gateway.http.connection import ConnectionLimits
 from headrace.gateway.http.request_reader import SizeLimits
 from headrace.gateway.http.server import HttpServer, url_of
 from headrace.gateway.instruments import Instruments
 from headrace.gateway.local_routes import LocalRoutes
-from headrace.gateway.parity import ParityLedger
-from headrace.gateway.prompt_tokens import PromptCounter
+from headrace.gateway.retry import Retries
 from headrace.gateway.routing_parts import RoutingParts
-from headrace.gateway.settings import GatewaySettings, endpoint_weights, tokenizer_paths
+from headrace.gateway.sampler import Sampler
+from headrace.gateway.settings import GatewaySettings
 from headrace.gateway.settle import Ledger
-from headrace.gateway.snapshot import Sampler, Snapshot
-from headrace.gateway.tokenizers import ModelTokenizers
-from headrace.gateway.upstream.address import Address
-from headrace.gateway.upstream.connection import UpstreamTimeouts
-from headrace.gateway.upstream.pool import UpstreamPool
+from headrace.gateway.snapshot import Snapshot
+from headrace.gateway.token_in_parts import TokenInParts
+from headrace.gateway.token_parts import TokenParts
+from headrace.gateway.traces import RequestTracer, tracer_of
+from headrace.gateway.trail import Observation
+from headrace.gateway.wanted import Wanted
+from headrace.gateway.workers.place import WorkerPlace
+from headrace.gateway.workers.routes import worker_routes
 from headrace.metrics import expose
 from headrace.tokenization import TokenizationService, TokenizationSettings
 
 _LOG = logging.getLogger(__name__)
-_MAX_BREAKER_PAUSE_S = 30.0
 _MAX_DASHBOARDS = 16
 _SNAPSHOT_INTERVAL_S = 1.0
 
@@ -58,7 +63,14 @@ class Gateway:
         *,
         admission: AdmissionSettings | None = None,
         tokenization: TokenizationSettings | None = None,
+        settings_file: str | None = None,
+        wanted: Wanted | None = None,
+        place: WorkerPlace | None = None,
+        tracer: RequestTracer | None = None,
     ) -> None:
+        """`settings_file` is where `settings.endpoint` stands, to be followed there. One worker of several has a
+        `place`, and `wanted` is what the admin API has said before it was started. `tracer` goes before the one that
+        the settings ask for, and is closed with the gateway."""
         self._settings = settings
         self._admission_settings = admission or AdmissionSettings()
         registry = CollectorRegistry()
@@ -66,23 +78,30 @@ class Gateway:
         self._deadlines = Deadlines(interval_s=_sweep_interval_s(settings))
         self._owner = TaskOwner("gateway")
         self.routing = RoutingParts(settings)
-        self._weights = endpoint_weights(settings.endpoint_weight)
-        self.fleet = Fleet(self._new_endpoint(address) for address in StaticSource(settings.endpoint).addresses())
+        self.fleet = Fleet()
         self.tokenization = TokenizationService(tokenization, registry=registry)
-        self._tokenizers = ModelTokenizers(self.tokenization, paths=tokenizer_paths(settings.tokenizer))
-        self._health = HealthMonitor(
-            self.fleet,
-            interval_s=settings.health_interval_s,
-            timeout_s=settings.health_timeout_s,
-            unhealthy_after=settings.unhealthy_after,
-            on_models_changed=lambda: self._tokenizers.load_for(self.fleet.models),
+        self.tokens = TokenParts(settings, self.fleet, self.tokenization, registry=registry)
+        self.token_in = TokenInParts(settings, tokenizers=self.tokens.loaded, instruments=self._instruments.parity)
+        self.endpoints = EndpointParts(
+            settings,
+            fleet=self.fleet,
+            routing=self.routing,
+            deadlines=self._deadlines,
+            settings_file=settings_file,
+            on_models_changed=lambda: self.tokens.load_for(self.fleet.models),
+            on_restart=self._note_restart,
+            on_return=self.token_in.probe.ask,
+            companions=(self.token_in.probe,),
         )
+        self._wanted = wanted
+        self._place = place
         self._stalls = LoopStallMonitor(registry=registry, sections=self.tokenization.sections)
         self._snapshots = Broadcast(max_listeners=_MAX_DASHBOARDS)
-        self.parity = ParityLedger()
+        self.parity = self.token_in.ledger
         decisions = DecisionLog(self.routing.decision_file)
-        ledger = Ledger(self._instruments, parity=self.parity, decisions=decisions)
-        local_routes = LocalRoutes(self.fleet)
+        ledger = Ledger(self._instruments, parity=self.token_in.check, decisions=decisions)
+        self._local_routes = local_routes = LocalRoutes(self.fleet)
+        self._tracer = tracer or tracer_of(settings)
         self.slots = RequestSlots(num_slots=settings.max_concurrent_requests)
         self.admission = Admission(self._admission_settings, places=self._places_of, observer=ledger)
         handler = RequestHandler(
@@ -90,9 +109,15 @@ class Gateway:
             chooser=self.routing.join(self.fleet),
             slots=self.slots,
             admission=self.admission,
-            counter=PromptCounter(self.tokenization, self._tokenizers, timeout_s=settings.tokenize_timeout_s),
+            counter=self.tokens.counter,
+            tokenize_routes=self.tokens.routes,
+            token_in=self.token_in,
             ledger=ledger,
             local_routes=local_routes,
+            observation=Observation(logs=settings.access_log, tracer=self._tracer),
+            retries=Retries(
+                share=settings.retry_share, floor=settings.retry_floor, first_delay_s=settings.retry_delay_s
+            ),
             max_attempts=settings.max_attempts,
         )
         self.server = HttpServer(
@@ -109,14 +134,15 @@ class Gateway:
             decisions=decisions,
             admission=self.admission,
             routing=self.routing,
+            slots=self.slots,
+            server=self.server,
             tokenization=self.tokenization,
             instruments=self._instruments,
             stalls=self._stalls,
             policy_name=settings.policy,
-            count_connections=lambda: self.server.statistics().num_connections,
         )
-        app = admin_app(expose_metrics=lambda: expose(registry), health=local_routes.health, snapshots=self._snapshots)
-        self._admin = AdminServer(app, owner=self._owner)
+        self._registry = registry
+        self._admin: AdminServer | None = None
         self.url = ""
         self.admin_url: str | None = None
 
@@ -126,40 +152,39 @@ class Gateway:
         settings = self._settings
         self._stalls.start()
         await self.admission.start()
-        await self._health.start()
+        await self.endpoints.start(self._wanted)
         self.routing.start()
         try:
-            port = await self.server.start(host=settings.host, port=settings.port)
+            shares_port = self._place is not None
+            port = await self.server.start(host=settings.host, port=settings.port, shares_port=shares_port)
         except OSError as error:
             raise _cannot_listen("port", settings.host, settings.port, error) from error
         self.url = url_of(host=settings.host, port=port)
-        if settings.admin_port is not None:
-            try:
-                admin_port = self._admin.start(host=settings.admin_host, port=settings.admin_port)
-            except OSError as error:
-                raise _cannot_listen("admin_port", settings.admin_host, settings.admin_port, error) from error
-            self.admin_url = url_of(host=settings.admin_host, port=admin_port)
         self._owner.spawn(self._publish_snapshots(), name="snapshots")
+        self._start_admin()
 
     async def drain(self) -> bool:
         """Accept nothing more and let what is under way end; False when some of it had to be cut."""
+        self._local_routes.is_draining = True
         return await self.server.drain(timeout_s=self._settings.drain_timeout_s)
 
     async def aclose(self) -> None:
         """Cut what is left and give everything back. Idempotent."""
         await self.server.aclose()
         await self.admission.aclose()
-        await self._health.aclose()
+        await self.endpoints.aclose()
+        await self.token_in.aclose()
         await self.routing.aclose()
-        await self._tokenizers.aclose()
+        await self.tokens.aclose()
         await self.tokenization.aclose()
-        for endpoint in self.fleet.endpoints:
-            endpoint.pool.close()
         self._snapshots.close()
-        await self._admin.aclose()
+        if self._admin is not None:
+            await self._admin.aclose()
         await self._owner.aclose()
         self._stalls.stop()
         self._deadlines.close()
+        if self._tracer is not None:
+            await make_async(self._tracer.close)()
 
     async def __aenter__(self) -> Self:
         try:
@@ -178,30 +203,31 @@ class Gateway:
         """The state now."""
         return self._sampler.take()
 
-    def _new_endpoint(self, address: Address) -> Endpoint:
-        settings = self._settings
-        pool = UpstreamPool(
-            address,
-            timeouts=UpstreamTimeouts(
-                connect_s=settings.connect_timeout_s,
-                first_byte_s=settings.first_byte_timeout_s,
-                idle_s=settings.idle_timeout_s,
-            ),
-            max_idle=settings.max_idle_connections,
-            idle_timeout_s=settings.upstream_keepalive_timeout_s,
-            deadlines=self._deadlines,
-        )
-        breaker = Breaker(
-            num_failures_to_open=settings.breaker_failures,
-            pause_s=settings.breaker_pause_s,
-            max_pause_s=max(_MAX_BREAKER_PAUSE_S, settings.breaker_pause_s),
-        )
-        return Endpoint(
-            pool=pool,
-            breaker=breaker,
-            holder=self.routing.new_holder(address.url),
-            block_size=settings.block_size,
-            weight=self._weights.get(address.url, 1.0),
+    def _note_restart(self, endpoint: Endpoint) -> None:
+        self.routing.note_restart(endpoint)
+        self.token_in.probe.ask(endpoint)
+
+    def _start_admin(self) -> None:
+        """Listen where operators ask, or in a worker its supervisor."""
+        settings, place = self._settings, self._place
+        if place is not None:
+            self._admin = AdminServer(self._admin_app(worker_routes(self.endpoints)), owner=self._owner)
+            self._admin.start_at(place.socket)
+        elif settings.admin_port is not None:
+            routes = AdminApi(self.endpoints, key=settings.admin_api_key).routes()
+            self._admin = AdminServer(self._admin_app(routes), owner=self._owner)
+            try:
+                port = self._admin.start(host=settings.admin_host, port=settings.admin_port)
+            except OSError as error:
+                raise _cannot_listen("admin_port", settings.admin_host, settings.admin_port, error) from error
+            self.admin_url = url_of(host=settings.admin_host, port=port)
+
+    def _admin_app(self, routes: Sequence[Route]) -> Starlette:
+        async def metrics() -> bytes:
+            return expose(self._registry)
+
+        return admin_app(
+            expose_metrics=metrics, health=self._local_routes.health, snapshots=self._snapshots, more=routes
         )
 
     def _places_of(self, model: str) -> int | None:
@@ -209,11 +235,12 @@ class Gateway:
         per_endpoint = self._admission_settings.max_in_flight_per_endpoint
         if per_endpoint is None:
             return None
-        return per_endpoint * sum(one.is_healthy and model in one.models for one in self.fleet.endpoints)
+        return per_endpoint * sum(one.is_ready and model in one.models for one in self.fleet.endpoints)
 
     async def _publish_snapshots(self) -> None:
         while True:
             self.admission.wake()
+            self._instruments.stale_sources.set(value=self.endpoints.discovery.num_stale)
             self._snapshots.publish(msgspec.json.encode(self._sampler.take()))
             await asyncio.sleep(_SNAPSHOT_INTERVAL_S)
 

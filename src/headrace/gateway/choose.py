@@ -2,10 +2,13 @@
 when it answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
+
+from headrace.errors import HeadraceError
 from headrace.gateway.endpoint import Endpoint
 from headrace.gateway.fleet import Fleet
+from headrace.gateway.http.message import RouteNotFoundError
 from headrace.gateway.identify import Call
 from headrace.gateway.prefix_index import ChainHashers
 from headrace.gateway.prompt_blocks import PromptBlocks
@@ -17,8 +20,7 @@ from headrace.gateway.usage import Usage
 _BY_PROMPT = frozenset({"prefix", "prefix_hash"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """One choice, for one attempt."""
 
     endpoint: Endpoint
@@ -50,10 +52,11 @@ class Chooser:
         )
 
     def choose(self, call: Call, prompt: PromptBlocks, failures: Mapping[Endpoint, str], *, now: float) -> Chosen:
-        """An endpoint that has not failed yet. Raises OverloadedError when there is none."""
-        candidates = self._fleet.candidates(call.model, now=now, excluding=failures)
+        """An endpoint that has not failed yet. Raises OverloadedError when there is none, and RouteNotFoundError when
+        none has such a route."""
+        candidates = self._fleet.candidates(call.model, now=now, excluding=failures, route=call.route)
         if not candidates:
-            raise self._fleet.unavailable(call.model, now=now)
+            raise self._why_none(call, failures, now=now)
         routed = self._router.choose(prompt, candidates, now=now)
         by_text = "; by text" if prompt.is_text and len(candidates) > 1 else ""
         retry = f"; retry {len(failures)} after {next(reversed(list(failures))).name} failed" if failures else ""
@@ -64,6 +67,11 @@ class Chooser:
             prompt=prompt,
             policy=self._policy,
         )
+
+    def _why_none(self, call: Call, failures: Mapping[Endpoint, str], *, now: float) -> HeadraceError:
+        if self._fleet.candidates(call.model, now=now, excluding=failures):
+            return RouteNotFoundError(f"No endpoint that serves the model {call.model!r} has {call.route.value}.")
+        return self._fleet.unavailable(call.model, now=now)
 
     def note_answering(self, chosen: Chosen, *, status: int, now: float) -> None:
         """The endpoint has begun to answer; when it answers well, it has the prompt in its cache."""

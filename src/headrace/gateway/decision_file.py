@@ -5,6 +5,7 @@ one before.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -44,13 +45,19 @@ class DecisionFile:
         self._num_written = 0
         self._num_dropped = 0
         self._owner = TaskOwner("decision log")
+        self._writing: asyncio.Task[None] | None = None
+        self._stop_asked = asyncio.Event()
+        self._is_writing = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to write."""
-        self._owner.spawn(self._write_now_and_then(), name="writing decisions")
+        self._writing = self._owner.spawn(self._write_now_and_then(), name="writing decisions")
 
     async def aclose(self) -> None:
         """Write what waits and end. Idempotent."""
+        self._stop_asked.set()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # cancelled in the middle, it would lose what it has in hand
         await self._owner.aclose()
         await self.flush()
 
@@ -64,7 +71,12 @@ class DecisionFile:
         self._waiting.append(msgspec.json.encode(decision))
 
     async def flush(self) -> None:
-        """Write what waits, in a thread. What cannot be written is dropped, and logged once in a row."""
+        """Write what waits, in a thread, after what is being written. What cannot be written is dropped, and logged
+        once in a row."""
+        async with self._is_writing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         lines, self._waiting = self._waiting, deque()
         if not lines:
             return
@@ -92,6 +104,8 @@ class DecisionFile:
             file.write(data)
 
     async def _write_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(_WRITE_INTERVAL_S)
+        while not self._stop_asked.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WRITE_INTERVAL_S):
+                    await self._stop_asked.wait()
             await self.flush()

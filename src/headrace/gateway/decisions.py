@@ -22,6 +22,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Of these, how many the endpoint was thought to have in its cache."""
     cached_tokens: int | None = None
     """How many it said it had."""
+    token_in: str = ""
+    """`yes`, or `no` and why the endpoint got text."""
     outcome: str
     """The status as text, or what went wrong."""
 

@@ -34,6 +34,11 @@ class EventBoundary:
         del self._held[:end]
         return whole
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether the beginning of an event waits for its end."""
+        return bool(self._held)
+
     def take_rest(self) -> bytes:
         """What was held: the beginning of an event, or what follows the last one."""
         rest = bytes(self._held)

@@ -6,27 +6,35 @@ This page knows the order; each step's how is in its own module.
 import asyncio
 import logging
 import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 
 from headrace.errors import HeadraceError, OverloadedError, UpstreamConnectError
 from headrace.gateway.admission.control import Admission
-from headrace.gateway.admission.keys import ApiKey
+from headrace.gateway.admission.keys import ApiKey, without_keys
 from headrace.gateway.admission.refusals import headers_of
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.admission.ticket import COST_HEADER, Ticket
 from headrace.gateway.choose import Chooser, Chosen
 from headrace.gateway.endpoint import Attempt, Endpoint
 from headrace.gateway.fleet import Fleet
-from headrace.gateway.http.answers import answer_error
+from headrace.gateway.http.answers import answer_error, answer_json
+from headrace.gateway.http.head import request_id_of
 from headrace.gateway.http.message import Headers, Request, ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
 from headrace.gateway.prompt_tokens import PromptCount, PromptCounter
 from headrace.gateway.proxy import Answer, RelayPlan, relay
+from headrace.gateway.retry import Retries, is_fault_status
 from headrace.gateway.settle import Ledger
 from headrace.gateway.stream_usage import ask_usage
+from headrace.gateway.token_in import Sending
+from headrace.gateway.token_in_parts import TokenInParts
+from headrace.gateway.tokenize_routes import TokenizeRoutes
+from headrace.gateway.trail import Observation, Trail
 from headrace.gateway.usage_routes import UsageRoutes
 from headrace.openai.context_length import check_context_length
 
@@ -47,8 +55,12 @@ class RequestHandler:
         slots: RequestSlots,
         admission: Admission,
         counter: PromptCounter,
+        token_in: TokenInParts,
         ledger: Ledger,
         local_routes: LocalRoutes,
+        tokenize_routes: TokenizeRoutes,
+        observation: Observation,
+        retries: Retries,
         max_attempts: int,
     ) -> None:
         self._fleet = fleet
@@ -57,38 +69,52 @@ class RequestHandler:
         self._admission = admission
         self._usage_routes = UsageRoutes(admission)
         self._counter = counter
+        self._token_in = token_in
         self._ledger = ledger
         self._local_routes = local_routes
+        self._tokenize_routes = tokenize_routes
+        self._observation = observation
+        self._retries = retries
         self._max_attempts = max_attempts
         self._now = time.monotonic
 
     async def __call__(self, request: Request, client: ResponseWriter) -> None:
-        request_id = request.header(b"x-request-id") or os.urandom(8).hex().encode("ascii")
+        request_id = request_id_of(request.header(b"x-request-id")) or b"%016x" % random.getrandbits(64)  # noqa: S311 - a name, no secret
+        trail = self._observation.begin(request, request_id=request_id)
         try:
-            await self._answer(request, client, request_id=request_id)
+            await self._answer(request, client, trail, request_id=request_id)
         except HeadraceError as error:
-            self._refuse(client, error, request_id=request_id)
+            self._refuse(client, error, path=request.path, request_id=request_id)
         except asyncio.CancelledError:
             self._ledger.count_disconnect()
+            trail.ended(None)
             raise
         except Exception:  # noqa: BLE001 - the outermost boundary: logged, and answered once
             _LOG.exception("request %s failed by a fault of the gateway", request_id.decode("latin-1"))
-            self._refuse(client, HeadraceError("The gateway failed; its log says why."), request_id=request_id)
-        self._ledger.count_answer(request.path, client.status)
+            failure = HeadraceError("The gateway failed; its log says why.")
+            self._refuse(client, failure, path=request.path, request_id=request_id)
+        trail.ended(client.status)
+        self._ledger.count_answer(request.path, client.status, took_s=self._now() - request.received_s)
 
-    async def _answer(self, request: Request, client: ResponseWriter, *, request_id: bytes) -> None:
+    async def _answer(self, request: Request, client: ResponseWriter, trail: Trail, *, request_id: bytes) -> None:
         if self._local_routes.answer_health(request, client):
             return
         key = self._admission.identify(request)
+        if self._admission.has_keys:
+            request.headers = without_keys(request.headers)  # the gateway's own keys go no further
         if self._local_routes.answer_models(request, client, may_use=key.may_use):
             return
         if not await self._usage_routes.answer(request, client, key):
-            await self._serve(request, client, key, request_id=request_id)
+            await self._serve(request, client, key, trail, request_id=request_id)
 
-    async def _serve(self, request: Request, client: ResponseWriter, key: ApiKey, *, request_id: bytes) -> None:
+    async def _serve(
+        self, request: Request, client: ResponseWriter, key: ApiKey, trail: Trail, *, request_id: bytes
+    ) -> None:
         call = self._identify(request, request_id=request_id)
+        trail.identified(call, key_name=key.name)
         with self._slots:
-            prompt = await self._counter.count(call)
+            prompt = self._token_in.judged(call, await self._counter.count(call))
+            trail.counted(prompt)
             check_context_length(
                 max_model_len=call.card.max_model_len,
                 num_prompt_tokens=None if call.fields.truncate_prompt_tokens is not None else prompt.longest,
@@ -96,8 +122,18 @@ class RequestHandler:
                 param=call.prompt_param,
             )
             with await self._admission.admit(key, call, prompt) as ticket:
-                answer = await self._forward(call, prompt, ticket, client)
+                trail.admitted(waited_s=ticket.waited_s)
+                if call.route.traits.is_free and await self._answer_here(call, ticket, client):
+                    return
+                answer = await self._forward(call, prompt, ticket, client, trail)
             self._ledger.settle(call, prompt, answer)
+
+    async def _answer_here(self, call: Call, ticket: Ticket, client: ResponseWriter) -> bool:
+        """Answer in place of an endpoint, if that is surely the same."""
+        if self._token_in.ledger.differs(call.model) or (body := await self._tokenize_routes.body_of(call)) is None:
+            return False
+        answer_json(client, body, headers=_headers_here(call, ticket))
+        return True
 
     def _identify(self, request: Request, *, request_id: bytes) -> Call:
         if not self._fleet.models:
@@ -105,36 +141,69 @@ class RequestHandler:
         call = identify(request, models=self._fleet.models, request_id=request_id)
         return ask_usage(call) if self._admission.is_metering else call
 
-    async def _forward(self, call: Call, prompt: PromptCount, ticket: Ticket, client: ResponseWriter) -> Answer:
+    async def _forward(
+        self, call: Call, prompt: PromptCount, ticket: Ticket, client: ResponseWriter, trail: Trail
+    ) -> Answer:
         """Send to one endpoint after the other until one answers; only while the client has got nothing."""
         failures: dict[Endpoint, str] = {}
         blocks = self._chooser.prompt_of(call, prompt)
+        self._retries.note_request(self._now())
         while True:
             chosen = self._chooser.choose(call, blocks, failures, now=self._now())
             endpoint = chosen.endpoint
-            is_last = len(failures) + 1 >= self._max_attempts or not self._has_other(call, endpoint, failures)
+            trail.chosen(chosen)
+            call.request.headers = trail.forwarded(call.request.headers)
             with endpoint.attempt(now=self._now(), num_new_tokens=chosen.routed.num_new_tokens) as attempt:
-                headers = self._own_headers(call, prompt, chosen, attempt, ticket)
-                plan = _plan(call, ticket, headers, holds_503=not is_last)
-                answer = await relay(call, endpoint.pool, client, plan=plan)
+                failed = {*failures, endpoint}
+                sending, answer = await self._send(call, prompt, chosen, attempt, ticket, client, failed=failed)
                 self._judge(attempt, answer)
+            trail.answered(answer)
             self._chooser.note_usage(chosen, answer.usage)
-            self._ledger.note_attempt(call, prompt, chosen, answer=answer)
+            self._ledger.note_attempt(call, prompt, chosen, sending, answer=answer)
             if answer.error is None or answer.was_relayed:
                 return answer
             failures[endpoint] = answer.error.message
-            if is_last or not answer.can_retry:
+            if not answer.was_kept_back and not (answer.can_retry and self._may_retry(call, failures)):
                 raise self._final_error(call, answer, failures)
+            await asyncio.sleep(self._retries.delay_s(len(failures), draw=random.random()))  # noqa: S311 - no secret
+            self._ledger.count_retry()
 
-    def _has_other(self, call: Call, endpoint: Endpoint, failures: dict[Endpoint, str]) -> bool:
-        return bool(self._fleet.candidates(call.model, now=self._now(), excluding={*failures, endpoint}))
+    async def _send(
+        self,
+        call: Call,
+        prompt: PromptCount,
+        chosen: Chosen,
+        attempt: Attempt,
+        ticket: Ticket,
+        client: ResponseWriter,
+        *,
+        failed: Collection[Endpoint],
+    ) -> tuple[Sending, Answer]:
+        """Send to the endpoint that was chosen: once, and where it refuses token ids, once more as text."""
+        sending = self._token_in.prepare(call, prompt, chosen.endpoint)
+        while True:
+            headers = self._own_headers(call, prompt, chosen, sending, attempt, ticket)
+            plan = _plan(sending, ticket, headers, keeps_back=partial(self._may_retry, call, failed))
+            answer = await relay(sending.call, chosen.endpoint.pool, client, plan=plan)
+            if not answer.is_refusal:
+                return sending, answer
+            sending = self._token_in.as_text(call, chosen.endpoint)
+
+    def _may_retry(self, call: Call, failed: Collection[Endpoint]) -> bool:
+        """Whether the request may go to one more endpoint; its retry is then taken from the budget of all."""
+        now = self._now()
+        others = self._fleet.candidates(call.model, now=now, excluding=failed, route=call.route)
+        if not others or len(failed) >= self._max_attempts:
+            return False
+        may_retry = self._retries.take(now)
+        if not may_retry:
+            self._ledger.count_retry_refused()
+        return may_retry
 
     def _judge(self, attempt: Attempt, answer: Answer) -> None:
-        """Whether the endpoint did its part. A 503 that asks to wait is load, not a fault."""
-        is_broken = answer.error is not None or answer.status == 503
-        if is_broken and not answer.asks_to_wait:
-            why = answer.error.message if answer.error else "it answered 503"
-            attempt.fail(why, now=self._now())
+        """Whether the endpoint did its part."""
+        if answer.is_fault:
+            attempt.fail(answer.error.message if answer.error else f"It answered {answer.status}.", now=self._now())
         else:
             attempt.succeed()
 
@@ -150,19 +219,20 @@ class RequestHandler:
         )
 
     def _own_headers(
-        self, call: Call, prompt: PromptCount, chosen: Chosen, attempt: Attempt, ticket: Ticket
+        self, call: Call, prompt: PromptCount, chosen: Chosen, sending: Sending, attempt: Attempt, ticket: Ticket
     ) -> Callable[[ResponseHead], Headers]:
         overhead_s = self._now() - call.request.received_s - ticket.waited_s
         self._ledger.note_overhead(overhead_s)
 
         def headers(head: ResponseHead) -> Headers:
-            if head.status != 503:
+            if not is_fault_status(head.status):
                 attempt.note_answering()
             self._chooser.note_answering(chosen, status=head.status, now=self._now())
             own = [
                 (b"x-headrace-endpoint", chosen.endpoint.name_bytes),
                 (b"x-headrace-policy", self._chooser.policy_name),
                 (b"x-headrace-reason", f"{chosen.reason}; tokens {prompt.why}".encode("ascii", "replace")),
+                (b"x-headrace-token-in", sending.header),
                 (b"x-headrace-overhead-ms", b"%.3f" % (overhead_s * 1e3)),
                 *ticket.headers(),
                 *(_announce_cost(call, ticket) if head.is_event_stream else ticket.cost_headers()),
@@ -177,22 +247,32 @@ class RequestHandler:
 
         return headers
 
-    def _refuse(self, client: ResponseWriter, error: HeadraceError, *, request_id: bytes) -> None:
+    def _refuse(self, client: ResponseWriter, error: HeadraceError, *, path: str, request_id: bytes) -> None:
         if client.is_started:
             client.break_off()
         else:
-            answer_error(client, error, headers=[(b"x-request-id", request_id), *headers_of(error)])
+            answer_error(client, error, path=path, headers=[(b"x-request-id", request_id), *headers_of(error)])
 
 
-def _plan(call: Call, ticket: Ticket, own_headers: Callable[[ResponseHead], Headers], *, holds_503: bool) -> RelayPlan:
+def _plan(
+    sending: Sending, ticket: Ticket, own_headers: Callable[[ResponseHead], Headers], *, keeps_back: Callable[[], bool]
+) -> RelayPlan:
+    call = sending.call
     return RelayPlan(
         meter=ticket.meter,
         own_headers=own_headers,
         own_trailers=ticket.cost_headers if _takes_cost_trailer(call, ticket) else None,
-        holds_503=holds_503,
+        keeps_back=keeps_back,
+        holds_refusals=sending.why_text is None,
         holds_json=ticket.has_price,
         hides_usage=call.hides_usage,
+        path=call.request.path,
     )
+
+
+def _headers_here(call: Call, ticket: Ticket) -> Headers:
+    """Of an answer that the gateway gives in place of an endpoint."""
+    return [(b"x-headrace-reason", b"answered by the gateway"), (b"x-request-id", call.request_id), *ticket.headers()]
 
 
 def _announce_cost(call: Call, ticket: Ticket) -> Headers:

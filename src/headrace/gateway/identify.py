@@ -3,27 +3,13 @@ and is the engine's to judge. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import InvalidRequestError, ModelNotFoundError
 from headrace.gateway.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import MethodNotAllowedError, Request, RouteNotFoundError
-
-FieldsT = TypeVar("FieldsT")
-
-
-class Route(Enum):
-    """The paths that endpoints answer."""
-
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
-    EMBEDDINGS = "/v1/embeddings"
-    TOKENIZE = "/tokenize"
-    DETOKENIZE = "/detokenize"
-
+from headrace.gateway.routes import Route
 
 _ROUTES = {route.value: route for route in Route}
 
@@ -35,6 +21,7 @@ class CallFields(msgspec.Struct, frozen=True):
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     n: int | None = None
     stream_options: msgspec.Raw = msgspec.Raw(b"")
     truncate_prompt_tokens: int | None = None
@@ -42,6 +29,10 @@ class CallFields(msgspec.Struct, frozen=True):
     tools: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
+    instructions: msgspec.Raw = msgspec.Raw(b"")
+    system: msgspec.Raw = msgspec.Raw(b"")
+    token_ids: msgspec.Raw = msgspec.Raw(b"")
+    sampling_params: msgspec.Raw = msgspec.Raw(b"")
     prompt_token_ids: msgspec.Raw = msgspec.Raw(b"")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -54,10 +45,20 @@ class CallFields(msgspec.Struct, frozen=True):
     @property
     def num_tokens_asked(self) -> int | None:
         """The completion's limit; the newer name of the field goes before the older."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
+
+
+class _SamplingParams(msgspec.Struct, frozen=True):
+    """What /inference/v1/generate has one level deeper than others."""
+
+    max_tokens: int | None = None
+    n: int | None = None
 
 
 _DECODER = msgspec.json.Decoder(CallFields)
+_SAMPLING_PARAMS = msgspec.json.Decoder(_SamplingParams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Call:
     @property
     def prompt_param(self) -> str:
         """The field that holds the prompt, as errors name it."""
-        return "messages" if self.route is Route.CHAT else "prompt"
+        return self.route.traits.prompt_param
 
 
 def identify(request: Request, *, models: Mapping[str, ServedModel], request_id: bytes) -> Call:
@@ -96,12 +97,14 @@ def identify(request: Request, *, models: Mapping[str, ServedModel], request_id:
     if request.method != "POST":
         raise MethodNotAllowedError(f"{request.path} takes POST, not {request.method}.", allow="POST")
     fields = _read_fields(request.body)
+    if route is Route.GENERATE:
+        fields = _with_sampling_params(fields)
     if fields.model is not None:
         return Call(
             request=request,
             request_id=request_id,
             route=route,
-            card=_known_model(fields.model, models).card,
+            card=_card_of(_known_model(fields.model, models), models),
             fields=fields,
             body=(request.body,),
         )
@@ -112,7 +115,7 @@ def identify(request: Request, *, models: Mapping[str, ServedModel], request_id:
         request=request,
         request_id=request_id,
         route=route,
-        card=served.card,
+        card=_card_of(served, models),
         fields=fields,
         body=_with_model(request.body, served.card.id),
     )
@@ -126,6 +129,14 @@ def _known_model(name: str, models: Mapping[str, ServedModel]) -> ServedModel:
     return served
 
 
+def _card_of(served: ServedModel, models: Mapping[str, ServedModel]) -> ModelCard:
+    """The model's card. That of an adapter may not tell the context, which is that of the model it adapts."""
+    card = served.card
+    if card.parent is None or card.max_model_len is not None or (parent := models.get(card.parent)) is None:
+        return card
+    return msgspec.structs.replace(card, max_model_len=parent.card.max_model_len)
+
+
 def _names(models: Mapping[str, ServedModel]) -> str:
     first = sorted(models)[:10]
     more = f" and {len(models) - len(first)} more" if len(models) > len(first) else ""
@@ -136,11 +147,24 @@ def _read_fields(body: bytes) -> CallFields:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        text = str(error)
-        param = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else None
-        raise InvalidRequestError(f"The body does not fit: {text}.", param=param) from error
+        raise _misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not JSON: {error}.") from error
+
+
+def _misfit(error: msgspec.ValidationError, *, within: str = "") -> InvalidRequestError:
+    text = str(error)
+    path = text.rpartition("`$.")[2].rstrip("`") if "`$." in text else ""
+    param = ".".join(name for name in (within, path) if name) or None
+    return InvalidRequestError(f"The body does not fit: {text}.", param=param)
+
+
+def _with_sampling_params(fields: CallFields) -> CallFields:
+    try:
+        params = _SAMPLING_PARAMS.decode(fields.sampling_params) if fields.sampling_params else _SamplingParams()
+    except msgspec.ValidationError as error:
+        raise _misfit(error, within="sampling_params") from error
+    return msgspec.structs.replace(fields, max_tokens=params.max_tokens, n=params.n)
 
 
 def _with_model(body: bytes, model: str) -> tuple[bytes, ...]:

@@ -1,6 +1,7 @@
 """How many requests of this gateway an endpoint has in hand. Reserved when it is chosen, not when reached, so that
 a burst of choices in one moment does not all fall on the same endpoint."""
 
+import asyncio
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,15 @@ class EndpointLoad:
         self._num_done = 0
         self._num_failed = 0
         self._num_cancelled = 0
+        self._idle: asyncio.Event | None = None
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in flight."""
+        while self.num_in_flight:
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            self._idle.clear()
+            await self._idle.wait()
 
     def reserve(self, *, num_new_tokens: int = 0) -> "Reservation":
         """Count one request from now until the reservation is left. Use it as a context manager. The prompt tokens that
@@ -38,6 +48,8 @@ class EndpointLoad:
     def count_end(self, *, is_done: bool | None) -> None:
         """One request ended: well, badly, or (None) because its client left."""
         self.num_in_flight -= 1
+        if self._idle is not None and not self.num_in_flight:
+            self._idle.set()
         if is_done is None:
             self._num_cancelled += 1
         elif is_done:

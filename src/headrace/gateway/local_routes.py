@@ -1,5 +1,7 @@
 """The paths that the gateway answers itself: /health, and /v1/models from what the endpoints said."""
 
+import itertools
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +13,7 @@ from headrace.gateway.http.message import MethodNotAllowedError, Request
 from headrace.gateway.http.response_writer import ResponseWriter
 
 _MODELS = "/v1/models"
+_MAX_REASONS = 32
 
 
 class _ModelList(msgspec.Struct, kw_only=True):
@@ -22,6 +25,8 @@ class _Health(msgspec.Struct, kw_only=True):
     status: str
     num_healthy: int
     num_endpoints: int
+    why_not: dict[str, str] = {}
+    """Of endpoints that take no requests, some of them."""
 
 
 class LocalRoutes:
@@ -29,6 +34,8 @@ class LocalRoutes:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self.is_draining = False
+        """Set when the gateway takes no more requests."""
 
     def answer_health(self, request: Request, client: ResponseWriter) -> bool:
         """Answer the request if its path is /health, which asks for no key; False if it is not.
@@ -60,15 +67,16 @@ class LocalRoutes:
         return True
 
     def health(self) -> tuple[int, bytes]:
-        """Status and body of /health: 200 while at least one endpoint is well, else 503."""
-        num_healthy = self._fleet.num_healthy
-        is_well = num_healthy > 0
+        """Status and body of /health: 200 while at least one endpoint takes requests and the gateway does, else 503."""
+        is_ready = self._fleet.num_ready > 0 and not self.is_draining
+        why_not = {one.name: one.why_not(now=time.monotonic()) for one in self._fleet.endpoints if not one.is_ready}
         health = _Health(
-            status="ok" if is_well else "no healthy endpoint",
-            num_healthy=num_healthy,
+            status="draining" if self.is_draining else "ok" if is_ready else "no healthy endpoint",
+            num_healthy=self._fleet.num_healthy,
             num_endpoints=len(self._fleet.endpoints),
+            why_not=dict(itertools.islice(why_not.items(), _MAX_REASONS)),
         )
-        return 200 if is_well else 503, msgspec.json.encode(health)
+        return 200 if is_ready else 503, msgspec.json.encode(health)
 
     def _model(self, name: str, *, may_use: Callable[[str], bool]) -> bytes:
         served = self._fleet.models.get(name) if may_use(name) else None

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.gateway.identify import Call, Route
+from headrace.gateway.identify import Call
 from headrace.gateway.prefix_index import ChainHashers, digest_of
 from headrace.gateway.prompt_tokens import PromptCount
 from headrace.gateway.router import HEAD_TOKENS, PromptChain
@@ -19,7 +19,6 @@ _TEXT_WORDS = 16
 _BYTES_PER_WORD = 4
 _MAX_PROMPTS = 16
 """Of one call; what more there is decides nothing."""
-_WITH_CACHE = frozenset({Route.CHAT, Route.COMPLETIONS})
 
 
 class PromptBlocks:
@@ -34,7 +33,7 @@ class PromptBlocks:
         self._adapter = call.model if call.card.parent is not None else ""
         self._ids: Sequence[npt.NDArray[np.uint32]] = ()
         self.is_text = False
-        if call.route in _WITH_CACHE:
+        if call.route.traits.is_generating:
             self._ids = [_truncated(ids, call) for ids in count.token_ids[:_MAX_PROMPTS]]
             if not count.token_ids and hashes_text:
                 self.is_text = True
@@ -91,5 +90,5 @@ def _truncated(ids: npt.NDArray[np.uint32], call: Call) -> npt.NDArray[np.uint32
 
 
 def _words_of(call: Call) -> npt.NDArray[np.uint32]:
-    raw = bytes(call.fields.messages if call.route is Route.CHAT else call.fields.prompt)
+    raw = b"".join([bytes(getattr(call.fields, name)) for name in call.route.traits.text_fields])
     return np.frombuffer(raw, dtype=np.uint32, count=len(raw) // _BYTES_PER_WORD)

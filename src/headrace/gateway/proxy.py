@@ -13,34 +13,35 @@ Rule 3: however `relay` is left, its connection is back in the pool, or closed.
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from headrace.errors import UpstreamConnectError, UpstreamError, UpstreamTimeoutError
+from headrace.gateway.admission.keys import without_keys
+from headrace.gateway.error_form import error_event
 from headrace.gateway.event_boundary import EventBoundary
 from headrace.gateway.http.head import forwarded_request_head, relayed_response_headers
 from headrace.gateway.http.message import Headers, ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call
+from headrace.gateway.retry import RETRIED_STATUSES, is_fault_status
 from headrace.gateway.stream_usage import without_usage
 from headrace.gateway.upstream.connection import UpstreamConnection
 from headrace.gateway.upstream.pool import UpstreamPool
 from headrace.gateway.usage import Meter, Usage
-from headrace.openai.errors import error_body
-from headrace.openai.sse import encode_event
 
-_SERVICE_UNAVAILABLE = 503
+_REFUSALS = frozenset({400, 422})
 _MAX_HELD_JSON_BYTES = 1 << 20
 
 
 class EndpointUnavailableError(UpstreamError):
-    """The endpoint answered 503: it is going down, or has too much to do."""
+    """The endpoint answered that it cannot: it is going down, has too much to do, or failed."""
 
     status_hint = 503
     default_code = "endpoint_unavailable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """How one attempt ended."""
 
     status: int | None = None
@@ -51,23 +52,34 @@ class Answer:
     first_byte_s: float | None = None
     """From the request sent to the head of the answer."""
     asks_to_wait: bool = False
-    """A 503 that says when to come back: an endpoint that is busy, not one that is broken."""
+    """It says when to come back."""
     was_relayed: bool = False
     """Whether the client has got any of it."""
+    was_kept_back: bool = False
+    """Whether it was dropped, because another endpoint will be asked."""
 
     @property
     def can_retry(self) -> bool:
-        """Whether another endpoint may be asked: this one cannot have worked on the request to any purpose."""
+        """Whether another endpoint may be asked: whatever ends before the client has got a byte can be tried again, but
+        for an answer that did not begin in time, since another endpoint would take as long."""
         if self.was_relayed or self.error is None:
             return False
-        is_slow = isinstance(self.error, UpstreamTimeoutError)
-        if is_slow:
-            return self.error.code == "upstream_connect_timeout"
-        return isinstance(self.error, (UpstreamConnectError, EndpointUnavailableError))
+        return not isinstance(self.error, UpstreamTimeoutError) or self.error.code == "upstream_connect_timeout"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it refused the request as it was put, and its client has not heard of that."""
+        return self.was_kept_back and self.status in _REFUSALS
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the endpoint did not do its part. A 503 that asks to wait is load, and no fault."""
+        if self.status == 503 and self.asks_to_wait:
+            return False
+        return self.error is not None or (self.status is not None and is_fault_status(self.status))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayPlan:
+class RelayPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is done with an answer besides relaying it."""
 
     meter: Meter
@@ -76,13 +88,17 @@ class RelayPlan:
     """The gateway's own header fields, asked for when the answer's head is relayed."""
     own_trailers: Callable[[], Headers] | None = None
     """Fields that follow a stream, asked for at its end."""
-    holds_503: bool = False
-    """Keep an answer of 503 from the client; another endpoint can be asked."""
+    keeps_back: Callable[[], bool]
+    """Asked when an endpoint answers that it cannot: whether to drop that answer, since another will be asked."""
+    holds_refusals: bool = False
+    """Drop an answer of 400 or 422, since the prompt will be sent once more in another form."""
     holds_json: bool = False
     """Relay the head of a JSON answer only with the whole of it (up to 1 MiB), so that `own_headers` can tell what the
     meter has read. No client can do anything with a part of it."""
     hides_usage: bool = False
     """Leave out events that tell nothing but the usage."""
+    path: str = ""
+    """Of the request; the form of an error goes by it."""
 
 
 async def relay(call: Call, pool: UpstreamPool, client: ResponseWriter, *, plan: RelayPlan) -> Answer:
@@ -98,6 +114,7 @@ async def relay(call: Call, pool: UpstreamPool, client: ResponseWriter, *, plan:
         if not isinstance(answer.error, UpstreamConnectError):
             return answer
         # The endpoint closed the idle connection while we sent; a fresh one tells whether it is there.
+        pool.num_resent += 1
     try:
         connection = await pool.connect()
     except UpstreamError as error:
@@ -121,10 +138,13 @@ async def _exchange(
 
 def _request_head(call: Call, pool: UpstreamPool) -> bytes:
     request = call.request
+    headers = request.headers
+    if pool.authorization is not None:
+        headers = [*without_keys(headers), (b"authorization", pool.authorization)]
     return forwarded_request_head(
         method=request.method,
         target=pool.address.prefix + request.target,
-        headers=request.headers,
+        headers=headers,
         host=pool.address.host_header,
         peer=request.peer,
         request_id=call.request_id,
@@ -150,7 +170,10 @@ class _Relay:
 
     def on_head(self, head: ResponseHead) -> None:
         self._first_byte_s = time.monotonic() - self._sent_s
-        if head.status == _SERVICE_UNAVAILABLE and self._plan.holds_503:
+        if head.status in RETRIED_STATUSES and self._plan.keeps_back():
+            self._hold_back(head)
+            return
+        if head.status in _REFUSALS and self._plan.holds_refusals:
             self._hold_back(head)
             return
         self._head = head
@@ -170,6 +193,16 @@ class _Relay:
             self._hold_json(data)
         else:
             self._send(data)
+
+    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
+        boundary = self._boundary
+        if boundary is None or boundary.is_holding or not data.endswith(b"\n\n") or b'"usage"' in data:
+            self.on_body(data)
+            self._client.flush()
+        else:
+            boundary.is_mid_event = False
+            self._plan.meter.feed(data)
+            self._client.pass_chunks(data, framed)
 
     def on_read_end(self) -> None:
         self._client.flush()
@@ -233,9 +266,10 @@ class _Relay:
         self._end(
             Answer(
                 status=head.status,
-                error=EndpointUnavailableError("It answered 503."),
+                error=EndpointUnavailableError(f"It answered {head.status}."),
                 first_byte_s=self._first_byte_s,
                 asks_to_wait=_asks_to_wait(head),
+                was_kept_back=True,
             )
         )
 
@@ -249,7 +283,8 @@ class _Relay:
         if self._boundary is None:
             self._client.break_off()
             return
-        self._client.send((b"\n\n" if self._boundary.is_mid_event else b"") + encode_event(error_body(error)))
+        event = error_event(error, path=self._plan.path)
+        self._client.send(b"\n\n" + event if self._boundary.is_mid_event else event)
         self._client.closes = True
         self._client.finish()
 

@@ -4,8 +4,9 @@ The router knows the index and the policy; it knows neither requests nor sockets
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from headrace.gateway.prefix_index import Chain, Held, Holder, Path, PrefixIndex
 from headrace.gateway.routing import Candidate, Policy, RequestFacts
@@ -18,8 +19,7 @@ HEAD_TOKENS = 512
 """What `prefix_hash` looks at."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptChain:
+class PromptChain(msgspec.Struct, frozen=True):
     """One prompt in blocks of one size."""
 
     chain: Chain
@@ -77,8 +77,7 @@ class Target(Protocol):
     def num_waiting_tokens(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(msgspec.Struct, frozen=True, kw_only=True):
     """A decision, and what must be remembered to learn from its outcome."""
 
     index: int

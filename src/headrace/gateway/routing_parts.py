@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headrace.gateway.choose import Chooser
 from headrace.gateway.decision_file import DecisionFile
+from headrace.gateway.endpoint import Endpoint
 from headrace.gateway.fleet import Fleet
 from headrace.gateway.kv_events.monitor import KvEventMonitor, KvEventStatistics
 from headrace.gateway.kv_events.sources import parse_sources
@@ -41,7 +42,6 @@ class RoutingParts:
     def join(self, fleet: Fleet) -> Chooser:
         """Who chooses among the endpoints of `fleet`, and what follows their KV events."""
         self._monitor = KvEventMonitor(
-            fleet,
             self._index,
             self._hashers,
             configured=parse_sources(self._settings.kv_event_source),
@@ -49,10 +49,26 @@ class RoutingParts:
         )
         return Chooser(fleet, self._router, self._hashers, session_header=self._settings.session_header)
 
-    def start(self) -> None:
-        """Begin to follow events and to write decisions."""
+    def follow(self, endpoint: Endpoint) -> None:
+        """It has joined the fleet: follow its events."""
         if self._monitor is not None:
-            self._monitor.start()
+            self._monitor.follow(endpoint)
+
+    async def forget(self, endpoint: Endpoint) -> None:
+        """It has left: nothing is known of its cache."""
+        if self._monitor is not None:
+            await self._monitor.forget(endpoint)
+        for holder in endpoint.holders:
+            self._index.remove_holder(holder)
+
+    def note_restart(self, endpoint: Endpoint) -> None:
+        """Its cache is empty again. Where events tell of it they have said so, and may have said more since."""
+        for holder in endpoint.holders:
+            if not holder.has_events:
+                self._index.clear(holder)
+
+    def start(self) -> None:
+        """Begin to write decisions."""
         if self.decision_file is not None:
             self.decision_file.start()
 

@@ -1,26 +1,11 @@
-"""The gateway at one moment, as the dashboard and /state show it, and the rates that need the moment before."""
+"""The gateway at one moment, as the dashboard, `headrace top` and /state show it: the form in which it is sent.
 
-import time
-from collections import deque
-from collections.abc import Callable
+Fields are only ever added: a newer `headrace top` reads an older gateway, and the other way round.
+"""
 
 import msgspec
 
-from headrace.aio.stall import LoopStallMonitor
-from headrace.gateway.admission.control import Admission, AdmissionStatistics
-from headrace.gateway.admission.prices import money_text
-from headrace.gateway.admission.usage_totals import ModelTotals
-from headrace.gateway.decisions import Decision, DecisionLog
-from headrace.gateway.endpoint import Endpoint
-from headrace.gateway.fleet import Fleet
-from headrace.gateway.instruments import Instruments
-from headrace.gateway.parity import ParityLedger, ParityStatistics
-from headrace.gateway.routing_parts import RoutingParts
-from headrace.gateway.settle import Ledger
-from headrace.tokenization import TokenizationService
-
-_NUM_SAMPLES = 60
-_MAX_KEYS_SHOWN = 50
+from headrace.gateway.decisions import Decision
 
 
 class EndpointView(msgspec.Struct, kw_only=True):
@@ -36,6 +21,42 @@ class EndpointView(msgspec.Struct, kw_only=True):
     num_failed: int
     num_cancelled: int
     num_connections: int
+    num_waiting_tokens: int = 0
+    """Prompt tokens of requests that have no answer yet."""
+    kv_cache_usage: float | None = None
+    """Part of its KV cache in use, 0 to 1, if it tells."""
+    hit_ratio: float | None = None
+    """Cached prompt tokens of all, as it reported them in the last minute; None where there were none."""
+    num_requests_elsewhere: int | None = None
+    """Requests that it has from others than this gateway, if it tells."""
+    why_draining: str | None = None
+    """Why it gets no more requests, however well it is."""
+    origin: str = ""
+    """Which source of endpoints it comes from."""
+    weight: float = 1.0
+    engine: str = ""
+    """What serves there, as far as it is known."""
+
+
+class LaneView(msgspec.Struct, kw_only=True):
+    """One way to run an encode: what waits and runs now; times of the last minute."""
+
+    name: str
+    num_waiting: int = 0
+    num_running: int = 0
+    per_s: float = 0.0
+    wait_p50_ms: float | None = None
+    wait_p99_ms: float | None = None
+    encode_p50_ms: float | None = None
+    encode_p99_ms: float | None = None
+
+
+class ContentView(msgspec.Struct, kw_only=True):
+    """Prompts' characters of one class, and how many needed no encoding, since the start."""
+
+    content: str
+    num_chars: int
+    num_known_chars: int
 
 
 class TokenizationView(msgspec.Struct, kw_only=True):
@@ -44,6 +65,9 @@ class TokenizationView(msgspec.Struct, kw_only=True):
     num_hits: int
     num_misses: int
     num_waiting: int
+    num_cache_bytes: int = 0
+    lanes: list[LaneView] = []
+    contents: list[ContentView] = []
 
 
 class ParityView(msgspec.Struct, kw_only=True):
@@ -54,6 +78,12 @@ class ParityView(msgspec.Struct, kw_only=True):
     num_exact: int
     num_drift: int
     reasons: dict[str, int]
+    num_by_cached_cause: dict[str, int] = {}
+    """Answers by whether their cached tokens were as predicted, and what a difference comes from."""
+    drifting: list[str] = []
+    """Routes and kinds of prompts whose counts are estimates now."""
+    demoted: list[str] = []
+    """Endpoints and routes that get text because their counts differ."""
 
 
 class KeyView(msgspec.Struct, kw_only=True):
@@ -64,6 +94,7 @@ class KeyView(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cost: str
+    cached_tokens: int = 0
 
 
 class AdmissionView(msgspec.Struct, kw_only=True):
@@ -92,6 +123,15 @@ class RoutingView(msgspec.Struct, kw_only=True):
     """Gaps that no replay filled."""
 
 
+class TimesView(msgspec.Struct, kw_only=True):
+    """Times of the last minute; None where nothing was timed."""
+
+    overhead_p50_ms: float | None = None
+    overhead_p99_ms: float | None = None
+    first_byte_p50_ms: float | None = None
+    first_byte_p99_ms: float | None = None
+
+
 class Snapshot(msgspec.Struct, kw_only=True):
     """All of it; what goes over the wire once a second."""
 
@@ -114,163 +154,15 @@ class Snapshot(msgspec.Struct, kw_only=True):
     routing: RoutingView
     parity: list[ParityView]
     decisions: list[Decision]
-
-
-class Sampler:
-    """Takes snapshots; each tells the rates since the one before, so one caller takes them, at even times."""
-
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        ledger: Ledger,
-        parity: ParityLedger,
-        decisions: DecisionLog,
-        admission: Admission,
-        routing: RoutingParts,
-        tokenization: TokenizationService,
-        instruments: Instruments,
-        stalls: LoopStallMonitor,
-        policy_name: str,
-        count_connections: Callable[[], int],
-    ) -> None:
-        self._fleet = fleet
-        self._ledger = ledger
-        self._parity = parity
-        self._decisions = decisions
-        self._admission = admission
-        self._routing = routing
-        self._tokenization = tokenization
-        self._instruments = instruments
-        self._stalls = stalls
-        self._policy_name = policy_name
-        self._count_connections = count_connections
-        self._started_s = time.monotonic()
-        self._last_s = self._started_s
-        self._last_counts = (0, 0)
-        self._requests_per_s: deque[float] = deque(maxlen=_NUM_SAMPLES)
-        self._tokens_per_s: deque[float] = deque(maxlen=_NUM_SAMPLES)
-
-    def take(self) -> Snapshot:
-        """The state now; also written to the gauges of /metrics."""
-        now_s = time.monotonic()
-        self._add_rates(now_s)
-        lag_s = self._stalls.take_longest_lag_s()
-        endpoints = [_view_of(endpoint, now_s=now_s) for endpoint in self._fleet.endpoints]
-        num_connections = self._count_connections()
-        self._set_gauges(endpoints, num_connections=num_connections)
-        admission = self._admission.statistics()
-        self._set_admission_gauges(admission)
-        return Snapshot(
-            time_s=time.time(),
-            uptime_s=now_s - self._started_s,
-            policy=self._policy_name,
-            is_healthy=self._fleet.num_healthy > 0,
-            endpoints=endpoints,
-            num_in_flight=sum(view.num_in_flight for view in endpoints),
-            num_client_connections=num_connections,
-            num_requests=self._ledger.num_requests,
-            num_disconnects=self._ledger.num_disconnects,
-            requests_per_s=self._requests_per_s[-1],
-            tokens_per_s=self._tokens_per_s[-1],
-            requests_per_s_history=list(self._requests_per_s),
-            tokens_per_s_history=list(self._tokens_per_s),
-            loop_lag_ms=lag_s * 1e3,
-            tokenization=self._view_tokenization(),
-            admission=_view_admission(admission),
-            routing=self._view_routing(),
-            parity=[_view_parity(statistics) for statistics in self._parity.statistics()],
-            decisions=self._decisions.latest(),
-        )
-
-    def _add_rates(self, now_s: float) -> None:
-        elapsed_s = max(now_s - self._last_s, 1e-3)
-        counts = (self._ledger.num_requests, self._ledger.num_completion_tokens)
-        self._requests_per_s.append((counts[0] - self._last_counts[0]) / elapsed_s)
-        self._tokens_per_s.append((counts[1] - self._last_counts[1]) / elapsed_s)
-        self._last_s, self._last_counts = now_s, counts
-
-    def _set_gauges(self, endpoints: list[EndpointView], *, num_connections: int) -> None:
-        self._instruments.connections.set(num_connections)
-        for view in endpoints:
-            self._instruments.in_flight.labels(view.name).set(view.num_in_flight)
-            self._instruments.healthy.labels(view.name).set(view.is_healthy)
-
-    def _set_admission_gauges(self, admission: AdmissionStatistics) -> None:
-        self._instruments.limits_are_local.set(admission.why_local is not None)
-        self._instruments.keys_are_stale.set(admission.why_keys_stale is not None)
-        for priority, num_waiting in admission.gate.num_waiting.items():
-            self._instruments.queued.labels(priority).set(num_waiting)
-
-    def _view_routing(self) -> RoutingView:
-        statistics = self._routing.statistics()
-        index, events = statistics.index, statistics.kv_events
-        self._instruments.prefix_index_bytes.set(index.num_bytes)
-        self._instruments.kv_event_sources.set(events.num_sources)
-        return RoutingView(
-            num_index_blocks=index.num_blocks,
-            num_index_bytes=index.num_bytes,
-            num_event_sources=events.num_sources,
-            num_event_batches=events.num_batches,
-            num_event_restarts=events.num_restarts,
-            num_event_gaps=events.num_unfilled_gaps,
-        )
-
-    def _view_tokenization(self) -> TokenizationView:
-        statistics = self._tokenization.statistics()
-        return TokenizationView(
-            num_hits=statistics.cache.num_hits,
-            num_misses=statistics.cache.num_misses,
-            num_waiting=sum(lane.num_queued for lane in statistics.lanes),
-        )
-
-
-def _view_of(endpoint: Endpoint, *, now_s: float) -> EndpointView:
-    load = endpoint.load.statistics()
-    return EndpointView(
-        name=endpoint.name,
-        is_healthy=endpoint.is_healthy,
-        why=endpoint.why_unhealthy or endpoint.last_failure or "",
-        breaker=endpoint.breaker.state(now_s).value,
-        models=list(endpoint.models),
-        num_in_flight=load.num_in_flight,
-        num_done=load.num_done,
-        num_failed=load.num_failed,
-        num_cancelled=load.num_cancelled,
-        num_connections=endpoint.pool.statistics().num_open,
-    )
-
-
-def _view_admission(admission: AdmissionStatistics) -> AdmissionView:
-    most = sorted(admission.totals.items(), key=lambda one: _use_of(one[1]), reverse=True)[:_MAX_KEYS_SHOWN]
-    return AdmissionView(
-        num_keys=admission.num_keys,
-        why_local=admission.why_local,
-        why_keys_stale=admission.why_keys_stale,
-        num_waiting=admission.gate.num_waiting,
-        num_turned_away=admission.gate.num_refused + admission.gate.num_timed_out,
-        keys=[
-            KeyView(
-                name=name,
-                num_requests=totals.num_requests,
-                prompt_tokens=totals.prompt_tokens,
-                completion_tokens=totals.completion_tokens,
-                cost=money_text(totals.cost),
-            )
-            for name, totals in most
-        ],
-    )
-
-
-def _use_of(totals: ModelTotals) -> tuple[int, int]:
-    return totals.cost, totals.prompt_tokens + totals.completion_tokens
-
-
-def _view_parity(statistics: ParityStatistics) -> ParityView:
-    return ParityView(
-        model=statistics.model,
-        exact_ratio=statistics.exact_ratio,
-        num_exact=statistics.num_exact,
-        num_drift=statistics.num_drift,
-        reasons=statistics.reasons,
-    )
+    version: str = ""
+    num_concurrent: int = 0
+    max_concurrent: int = 0
+    prompt_tokens_per_s: float = 0.0
+    prompt_tokens_per_s_history: list[float] = []
+    hit_ratio: float | None = None
+    """Cached prompt tokens of all, in the last minute."""
+    loop_lag_ms_history: list[float] = []
+    num_stalls: int = 0
+    last_stall: str | None = None
+    """What held the event loop in the latest stall."""
+    times: TimesView = msgspec.field(default_factory=TimesView)

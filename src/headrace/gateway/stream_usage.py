@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import msgspec
 
-from headrace.gateway.identify import Call, Route
+from headrace.gateway.identify import Call
 
-_STREAMED = frozenset({Route.CHAT, Route.COMPLETIONS})
 _EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _MARK = b'"usage"'
+_ASKING = b',"stream_options":{"include_usage":true}'
 
 
 class _Options(msgspec.Struct):
@@ -29,11 +29,13 @@ _USAGE_EVENT = msgspec.json.Decoder(_UsageEvent)
 def ask_usage(call: Call) -> Call:
     """`call` as it is when its answer will tell its usage anyway; else with `stream_options.include_usage`, and the
     mark that its client did not ask for it."""
-    if not call.fields.stream or call.route not in _STREAMED:
+    if not call.fields.stream or not call.route.traits.asks_usage or call.hides_usage:
         return call
     given = call.fields.stream_options
+    if not given:
+        return replace(call, body=_with_last_member(call.body, _ASKING), hides_usage=True)
     try:
-        options = _OPTIONS.decode(given) if given else None
+        options = _OPTIONS.decode(given)
         if options is not None and options.include_usage:
             return call
         body = _OBJECT.decode(b"".join(call.body))
@@ -43,6 +45,13 @@ def ask_usage(call: Call) -> Call:
     merged["include_usage"] = msgspec.Raw(b"true")
     body["stream_options"] = msgspec.Raw(msgspec.json.encode(merged))
     return replace(call, body=(msgspec.json.encode(body),), hides_usage=True)
+
+
+def _with_last_member(body: tuple[bytes, ...], member: bytes) -> tuple[bytes, ...]:
+    """A JSON object that is not empty, with one more member; its own bytes stay as they are."""
+    *before, last = body
+    end = last.rindex(b"}")
+    return (*before, last[:end], member + last[end:])
 
 
 def without_usage(events: bytes) -> bytes:

@@ -1,36 +1,19 @@
-"""Finds what an answer says it cost, in the bytes as they pass. Pure; an answer that says nothing gives None."""
+"""Finds what an answer says it cost, in the bytes as they pass. Pure; an answer that says nothing gives None.
+
+The words differ by route: `usage_forms` knows them.
+"""
 
 from typing import Protocol
 
-import msgspec
-
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.routes import UsageForm
+from headrace.gateway.usage_forms import Usage, form_of
+
+__all__ = ["EventUsage", "JsonUsage", "Meter", "NoUsage", "Usage", "UsageReader", "usage_reader"]
 
 _MAX_JSON_BYTES = 4 << 20
 _MARK = b'"usage"'
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """OpenAI's `usage`, as far as it is read here."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: PromptTokensDetails | None = None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-
-
-class _WithUsage(msgspec.Struct, frozen=True):
-    usage: Usage | None = None
-
-
-_DECODER = msgspec.json.Decoder(_WithUsage)
+_LINE_ENDS = (b"\n", b"\r")
 
 
 class UsageReader(Protocol):
@@ -45,22 +28,43 @@ class UsageReader(Protocol):
 
 
 class EventUsage:
-    """Reads server-sent events; `feed` wants whole events. The last usage counts, since some servers repeat it."""
+    """Reads server-sent events, wherever they are cut. The last usage counts, since some servers repeat it."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: UsageForm = "openai") -> None:
         self.num_events = 0
+        self._form = form_of(form)
         self._usage: Usage | None = None
+        self._line = bytearray()
+        """The beginning of a line whose end has not come."""
 
     def feed(self, data: bytes) -> None:
         self.num_events += data.count(b"\n\n") or data.count(b"\r\n\r\n")
-        if _MARK not in data:
-            return
-        for line in data.splitlines():
-            if line.startswith(b"data:") and _MARK in line:
-                self._usage = _decode(line[5:]) or self._usage
+        if self._line or not data.endswith(_LINE_ENDS):
+            data = self._whole_lines(data)
+        if _MARK in data:
+            self._read(data)
 
     def result(self) -> Usage | None:
+        if self._line:
+            self._read(bytes(self._line))
+            self._line.clear()
         return self._usage
+
+    def _read(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            if line.startswith(b"data:") and _MARK in line:
+                self._usage = self._form.read(line[5:]) or self._usage
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        end = max(map(data.rfind, _LINE_ENDS)) + 1
+        whole = bytes(self._line) + data[:end] if end else b""
+        if end:
+            self._line.clear()
+        if len(self._line) + len(data) - end <= _MAX_JSON_BYTES:
+            self._line += data[end:]
+        else:
+            self._line.clear()  # what follows of it begins no line that is read
+        return whole
 
 
 class JsonUsage:
@@ -68,7 +72,8 @@ class JsonUsage:
 
     num_events = 0
 
-    def __init__(self) -> None:
+    def __init__(self, form: UsageForm = "openai") -> None:
+        self._form = form_of(form)
         self._parts: list[bytes] = []
         self._result: Usage | None = None
         self._num_bytes = 0
@@ -83,7 +88,7 @@ class JsonUsage:
     def result(self) -> Usage | None:
         if self._parts:
             data = b"".join(self._parts)
-            self._result = _decode(data)
+            self._result = self._form.read(data)
             self._parts = [data] if self._result is None else []
         return self._result
 
@@ -103,22 +108,23 @@ class NoUsage:
 class Meter:
     """What one request has used, as far as its answer has told so far; whoever sends the request on keeps it."""
 
-    __slots__ = ("_reader", "is_sent", "status")
+    __slots__ = ("_form", "_reader", "is_sent", "status")
 
-    def __init__(self) -> None:
+    def __init__(self, form: UsageForm = "openai") -> None:
         self.is_sent = False
         """Whether any endpoint got the request."""
         self.status: int | None = None
         """Of the answer that its client gets."""
+        self._form: UsageForm = form
         self._reader: UsageReader = NoUsage()
 
     def begin(self, head: ResponseHead) -> None:
         """An answer to be relayed has begun."""
         self.status = head.status
-        self._reader = usage_reader(head)
+        self._reader = usage_reader(head, self._form)
 
     def feed(self, data: bytes) -> None:
-        """A part of its body: whole events of a stream."""
+        """A part of its body."""
         self._reader.feed(data)
 
     def usage(self) -> Usage | None:
@@ -134,17 +140,10 @@ class Meter:
         return f"Meter(is_sent={self.is_sent}, status={self.status})"
 
 
-def usage_reader(head: ResponseHead) -> UsageReader:
+def usage_reader(head: ResponseHead, form: UsageForm = "openai") -> UsageReader:
     """The reader that fits an answer."""
     if not 200 <= head.status < 300:
         return NoUsage()
     if head.is_event_stream:
-        return EventUsage()
-    return JsonUsage() if head.is_json else NoUsage()
-
-
-def _decode(data: bytes) -> Usage | None:
-    try:
-        return _DECODER.decode(data).usage
-    except msgspec.MsgspecError:  # the client's own business; here it only means that nothing was said
-        return None
+        return EventUsage(form)
+    return JsonUsage(form) if head.is_json else NoUsage()

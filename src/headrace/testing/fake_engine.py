@@ -3,19 +3,18 @@ and counts as a test tells it. Tokenization is real, with one token for each byt
 """
 
 import asyncio
-import dataclasses
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
-from headrace.engine.configs import VllmConfig, vllm_config
 from headrace.engine.embedding_outputs import EmbeddingOutput, EmbeddingRequestOutput
 from headrace.engine.front.metrics import PrometheusStatLogger
 from headrace.engine.front.step_stats import EndReason, FinishedRequest, StepStats
 from headrace.engine.kv_events.config import KVEventsConfig
+from headrace.engine.kv_events.sources import event_sources
 from headrace.engine.lora_request import LoRARequest
 from headrace.engine.outputs import (
     CompletionOutput,
@@ -23,6 +22,7 @@ from headrace.engine.outputs import (
     RequestMetrics,
     RequestOutput,
     RequestOutputKind,
+    TokensPrompt,
 )
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
@@ -85,6 +85,21 @@ class _Request:
     is_aborted: bool = False
 
 
+class FakeStream:
+    """The outputs of one request, which ends when this is closed."""
+
+    def __init__(self, outputs: AsyncGenerator[RequestOutput, None], *, on_close: Callable[[], None]) -> None:
+        self._outputs = outputs
+        self._on_close = on_close
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self._outputs
+
+    async def aclose(self) -> None:
+        self._on_close()
+        await self._outputs.aclose()
+
+
 class FakeEngine:
     """Answers every prompt with `answer(prompt)`, a token at a time, until `max_tokens` or its end; samples nothing.
 
@@ -105,6 +120,8 @@ class FakeEngine:
         self._answer = answer
         self._keeps_to_structures = keeps_to_structures
         self.latest_sampling_params: SamplingParams | None = None
+        self.latest_cache_salt: str | None = None
+        self.latest_trace_headers: Mapping[str, str] | None = None
         self._tokenizer = tokenizer or ByteTokenizer()
         self.tokenization = TokenizationService(TokenizationSettings())
         self.tokenization.register(model, self._tokenizer)
@@ -155,44 +172,50 @@ class FakeEngine:
 
     # -- what a server does with it
 
-    async def generate(
+    async def add_request(
         self,
-        prompt: Sequence[int] | TokenIds,
-        sampling_params: SamplingParams,
         request_id: str,
+        prompt: Sequence[int] | TokenIds | TokensPrompt,
+        params: SamplingParams,
         *,
         lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,  # noqa: ARG002 - every request runs at once
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """See `AsyncLLMEngine.generate`. With an adapter the answer is to the prompt behind the adapter's name."""
+    ) -> "FakeStream":
+        """See `AsyncLLMEngine.add_request`. With an adapter the answer is to the prompt behind the adapter's name."""
         self._refuse_when_dead()
-        prompt_token_ids = [int(token_id) for token_id in prompt]
+        self.latest_trace_headers = trace_headers
+        prompt_token_ids = self._read_prompt(prompt)
         if lora_request is not None:
             prompt_token_ids = [*lora_request.lora_name.encode(), *prompt_token_ids]
-        plan = self._plan(prompt_token_ids, sampling_params)
+        plan = self._plan(prompt_token_ids, params)
         request = self._begin(request_id)
-        try:
-            async for output in self._outputs(request, prompt_token_ids, plan, sampling_params.output_kind):
-                self._count(request, prompt_token_ids)
-                if output.finished:
-                    self._end(request, reason=output.outputs[0].finish_reason)
-                yield output
-        finally:
-            self._end(request)
+        return FakeStream(self._counted(request, prompt_token_ids, plan, params), on_close=lambda: self._end(request))
+
+    async def _counted(
+        self, request: _Request, prompt_token_ids: list[int], plan: _Plan, params: SamplingParams
+    ) -> AsyncGenerator[RequestOutput, None]:
+        async for output in self._outputs(request, prompt_token_ids, plan, params.output_kind):
+            self._count(request, prompt_token_ids)
+            if output.finished:
+                self._end(request, reason=output.outputs[0].finish_reason)
+            yield output
 
     async def encode(
         self,
-        prompt: Sequence[int] | TokenIds,
+        prompt: Sequence[int] | TokenIds | TokensPrompt,
         pooling_params: PoolingParams,
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,  # noqa: ARG002 - every request runs at once
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """See `AsyncLLMEngine.encode`. The vector is the prompt's first tokens, then zeros; an adapter is its id more
         at the end."""
         self._refuse_when_dead()
-        token_ids = [int(token_id) for token_id in prompt]
+        self.latest_trace_headers = trace_headers
+        token_ids = self._read_prompt(prompt)
         request = self._begin(request_id)
         try:
             await self._next_step(request)
@@ -237,11 +260,8 @@ class FakeEngine:
     async def get_model_config(self) -> FakeModelConfig:
         return self._config
 
-    async def get_vllm_config(self) -> VllmConfig:
-        config = fake_engine_config(
-            served_model_name=self._config.served_model_name, max_model_len=self._config.max_model_len
-        )
-        return vllm_config(dataclasses.replace(config, kv_events=self.kv_events))
+    async def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
+        return event_sources(self.kv_events, num_ranks=1)
 
     async def sleep(self, level: int = 1) -> None:
         self.operations.sleep(level)
@@ -283,6 +303,11 @@ class FakeEngine:
         return f"<FakeEngine {self._config.served_model_name} num_live={len(self._live)}>"
 
     # -- how it answers
+
+    def _read_prompt(self, prompt: Sequence[int] | TokenIds | TokensPrompt) -> list[int]:
+        self.latest_cache_salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        token_ids = prompt["prompt_token_ids"] if isinstance(prompt, dict) else prompt
+        return [int(token_id) for token_id in token_ids]
 
     def _plan(self, prompt_token_ids: list[int], params: SamplingParams) -> _Plan:
         params.refuse_unbuilt()

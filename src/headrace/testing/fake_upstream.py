@@ -2,7 +2,7 @@
 
 It answers /health, /v1/models and /kv_event_sources; every other request goes to `behaviour`, which a test replaces at
 will: ready-made ones stand below, others are any coroutine function of one `Exchange`. What came in, and whether the
-peer closed, is recorded. Nothing here sleeps: what is slow waits for an event of the test's.
+peer closed, is recorded. Nothing here sleeps but `drips`: what is slow waits for an event of the test's.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 _MAX_HEAD_BYTES = 1 << 20
 
@@ -75,6 +75,8 @@ class Exchange:
         self.keeps_alive = False
         self.writer.transport.abort()
 
+
+_PROBED = frozenset({"/health", "/v1/models", "/metrics", "/version", "/openapi.json", "/kv_event_sources"})
 
 Behaviour: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -156,11 +158,17 @@ def sends(*pieces: bytes, closes: bool = True) -> Behaviour:
     return behaviour
 
 
-def answers(status: int, *, headers: Sequence[str] = (), body: bytes = b'{"error":{"message":"no"}}') -> Behaviour:
+def answers(
+    status: int,
+    *,
+    headers: Sequence[str] = (),
+    body: bytes = b'{"error":{"message":"no"}}',
+    content_type: str = "application/json",
+) -> Behaviour:
     """An answer of `status`."""
 
     async def behaviour(exchange: Exchange) -> None:
-        await exchange.respond(body, status=status, headers=headers)
+        await exchange.respond(body, status=status, headers=headers, content_type=content_type)
 
     return behaviour
 
@@ -168,6 +176,18 @@ def answers(status: int, *, headers: Sequence[str] = (), body: bytes = b'{"error
 async def hangs(exchange: Exchange) -> None:
     """Never answers; ends when the peer gives up."""
     await exchange.closed.wait()
+
+
+def drips(beginning: bytes, *, interval_s: float = 0.02) -> Behaviour:
+    """Sends `beginning`, then one byte after the other without end, until the peer gives up."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.send(beginning)
+        while not exchange.closed.is_set():
+            await exchange.send(b"x")
+            await asyncio.sleep(interval_s)
+
+    return behaviour
 
 
 async def dies_at_once(exchange: Exchange) -> None:
@@ -197,12 +217,23 @@ class FakeUpstream:
     model: str = "demo"
     max_model_len: int = 4096
     root: str = "/nowhere"
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the model; like vLLM's, their cards do not tell the context."""
     behaviour: Behaviour = field(default_factory=lambda: completes("Hello."))
     health_status: int = 200
+    metrics: str | None = None
+    """Answer of /metrics; None answers 404."""
+    owned_by: str = "fake"
+    """Of its model; an engine's name here makes it pass for that engine."""
+    version: str | None = None
+    """Answer of /version; None answers 404."""
+    openapi: dict[str, object] | None = None
+    """Answer of /openapi.json; None answers 404."""
     kv_event_sources: dict[str, dict[str, object]] = field(default_factory=dict)
     """By data-parallel rank, as vLLM answers."""
     received: list[Received] = field(default_factory=list)
     """Requests other than probes."""
+    probes: list[Received] = field(default_factory=list)
     port: int = 0
     num_connections: int = 0
     num_open: int = 0
@@ -261,10 +292,18 @@ class FakeUpstream:
 
     async def answer(self, exchange: Exchange) -> None:
         path = exchange.request.target.partition("?")[0]
+        if path in _PROBED:
+            self.probes.append(exchange.request)
         if path == "/health":
             await exchange.respond(b"{}", status=self.health_status)
         elif path == "/v1/models":
             await exchange.respond(self._models())
+        elif path == "/metrics":
+            await exchange.respond((self.metrics or "").encode(), status=404 if self.metrics is None else 200)
+        elif path == "/version":
+            await exchange.respond(json.dumps({"version": self.version}).encode(), status=_found(self.version))
+        elif path == "/openapi.json":
+            await exchange.respond(json.dumps(self.openapi).encode(), status=_found(self.openapi))
         elif path == "/kv_event_sources":
             await exchange.respond(json.dumps(self.kv_event_sources).encode())
         else:
@@ -278,8 +317,14 @@ class FakeUpstream:
                 self._changed.set()
 
     def _models(self) -> bytes:
-        card = {"id": self.model, "object": "model", "created": 1, "owned_by": "headrace", "root": self.root}
-        return json.dumps({"object": "list", "data": [card | {"max_model_len": self.max_model_len}]}).encode()
+        card = {"id": self.model, "object": "model", "created": 1, "owned_by": self.owned_by, "root": self.root}
+        cards = [card | {"max_model_len": self.max_model_len}]
+        cards += [card | {"id": name, "root": f"/adapters/{name}", "parent": self.model} for name in self.adapters]
+        return json.dumps({"object": "list", "data": cards}).encode()
+
+
+def _found(answer: object) -> int:
+    return 404 if answer is None else 200
 
 
 class _Connection(asyncio.StreamReaderProtocol):
@@ -312,8 +357,8 @@ class _Connection(asyncio.StreamReaderProtocol):
         return False
 
     def abort(self) -> None:
-        if isinstance(self._socket, asyncio.Transport):
-            self._socket.abort()
+        if self._socket is not None:
+            cast("asyncio.Transport", self._socket).abort()  # uvloop's is no subclass
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._server_task = asyncio.current_task()

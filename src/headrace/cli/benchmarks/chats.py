@@ -48,12 +48,12 @@ class ChatReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def measure_chats(
-    encoders: Encoders, *, num_turns: int, num_rounds: int, on_family: Callable[[], None]
+    encoders: Encoders, families: Sequence[str], *, num_turns: int, num_rounds: int, on_family: Callable[[], None]
 ) -> ChatReport:
-    """Raises DifferentResultError where ids differ."""
+    """Chats in the templates of `families`. Raises DifferentResultError where ids differ."""
     rows = []
-    for family, template in TEMPLATES.items():
-        group = chat_group(encoders, family, ChatTemplate(template), num_turns=num_turns)
+    for family in families:
+        group = chat_group(encoders, family, ChatTemplate(TEMPLATES[family]), num_turns=num_turns)
         num_tokens = len(encoders.library.encode(group.make_input(0)[-1]).ids)
         measured = await measure(group, num_rounds=num_rounds, on_round=lambda: None)
         rows.append(_chat_row(family, num_tokens, measured))

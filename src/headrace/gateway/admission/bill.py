@@ -1,14 +1,14 @@
 """What a request has used in the end, and what that costs. Pure."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from headrace.gateway.admission.prices import Price
 from headrace.gateway.usage import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
     """What a request has used, and what that costs."""
 
     prompt_tokens: int = 0

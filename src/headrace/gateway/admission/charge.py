@@ -1,19 +1,17 @@
 """What a request may use at most. Pure."""
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.gateway.admission.limits import Hold
 from headrace.gateway.admission.prices import Price
-from headrace.gateway.identify import Call, CallFields, Route
+from headrace.gateway.identify import Call
 from headrace.gateway.prompt_tokens import PromptCount
 
 _BYTES_PER_TOKEN = 3
-_FREE_ROUTES = frozenset({Route.TOKENIZE, Route.DETOKENIZE})
-_TEXT_FIELDS = ("messages", "tools", "prompt", "input", "prompt_token_ids")
+_TEXT_FIELDS = ("messages", "tools", "prompt", "input", "instructions", "system", "prompt_token_ids", "token_ids")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens that a request can use."""
 
     prompt_tokens: int = 0
@@ -32,10 +30,11 @@ class Charge:
 def charge_of(call: Call, prompt: PromptCount, *, default_completion_tokens: int) -> Charge:
     """The most that `call` can use. Exact for the prompt where it was counted, else estimated by its bytes; a call
     that does not limit its completion counts with `default_completion_tokens`, and no call with more than fits."""
-    if call.route in _FREE_ROUTES:
+    traits = call.route.traits
+    if traits.is_free:
         return Charge()
-    prompt_tokens = prompt.total if prompt.total is not None else _estimate_prompt_tokens(call.fields)
-    if call.route is Route.EMBEDDINGS:
+    prompt_tokens = prompt.total if prompt.total is not None else _estimate_prompt_tokens(call)
+    if not traits.is_generating:
         return Charge(prompt_tokens=prompt_tokens)
     asked = call.fields.num_tokens_asked
     each = default_completion_tokens if asked is None else max(0, asked)
@@ -45,7 +44,10 @@ def charge_of(call: Call, prompt: PromptCount, *, default_completion_tokens: int
     return Charge(prompt_tokens=prompt_tokens, completion_tokens=each * num_completions)
 
 
-def _estimate_prompt_tokens(fields: CallFields) -> int:
+def _estimate_prompt_tokens(call: Call) -> int:
     """More than most tokenizers make of as many bytes, so that what could not be counted is not the cheaper."""
-    num_bytes = sum(len(bytes(getattr(fields, name))) for name in _TEXT_FIELDS)
+    if call.route.traits.text_fields:
+        num_bytes = sum(len(bytes(getattr(call.fields, name))) for name in _TEXT_FIELDS)
+    else:
+        num_bytes = len(call.request.body)
     return -(-num_bytes // _BYTES_PER_TOKEN)

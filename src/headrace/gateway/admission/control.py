@@ -164,6 +164,7 @@ class Admission:
             place=place,
             settler=self,
             why_local=self._state.why_local,
+            usage_form=call.route.traits.usage_form,
         )
 
     def _forget_revoked(self, ring: KeyRing) -> None:

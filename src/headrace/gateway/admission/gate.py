@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from headrace.errors import OverloadedError
 from headrace.gateway.admission.priority import PriorityClass
 from headrace.gateway.admission.queue import FairQueue
@@ -21,13 +23,14 @@ class GateStatistics:
     """What waits and what runs now, and what became of others."""
 
     num_waiting: dict[str, int]
+    max_waiting: int
+    """As many of a class may wait for a model."""
     num_running: int
     num_refused: int
     num_timed_out: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTicket:
+class QueueTicket(msgspec.Struct, frozen=True, kw_only=True):
     """What the queue needs to know of a request."""
 
     model: str
@@ -104,6 +107,7 @@ class RequestGate:
             waiting.update(line.queue.num_waiting())
         return GateStatistics(
             num_waiting=dict(waiting),
+            max_waiting=self._max_waiting,
             num_running=sum(line.num_running for line in self._lines.values()),
             num_refused=self._num_refused,
             num_timed_out=self._num_timed_out,

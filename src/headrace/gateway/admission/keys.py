@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from headrace.errors import AuthenticationError
 from headrace.gateway.admission.limits import NO_LIMITS, KeyLimits
 from headrace.gateway.admission.priority import PriorityClass
+from headrace.gateway.http.message import Headers
 
 _NUM_INDEX_BYTES = 8
 
@@ -85,6 +86,11 @@ def given_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 KEY_HEADERS = frozenset({b"authorization", b"x-api-key"})
 """The fields that can hold a key; where the gateway has keys of its own, they go no further."""
+
+
+def without_keys(headers: Headers) -> Headers:
+    """`headers` without fields that can hold a key."""
+    return [field for field in headers if field[0] not in KEY_HEADERS]
 
 
 def digest_of(key: bytes) -> bytes:

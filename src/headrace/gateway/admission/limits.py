@@ -8,6 +8,8 @@ that run at the same time, and a request that asks for more than it uses costs w
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from headrace.gateway.admission.budget import Budget
 from headrace.gateway.admission.token_bucket import fits, wait_s
 
@@ -29,8 +31,7 @@ class KeyLimits:
 NO_LIMITS = KeyLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """The most that one request can use."""
 
     num_tokens: int = 0
@@ -38,8 +39,7 @@ class Hold:
     """Picodollars."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class Levels(msgspec.Struct, frozen=True, kw_only=True):
     """How far a key has used up its limits at one moment."""
 
     num_open: int = 0

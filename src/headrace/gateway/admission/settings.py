@@ -1,6 +1,6 @@
 """The settings of keys, limits, prices and queues. The command line makes flags, YAML keys and environment names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.errors import SettingsError
 from headrace.gateway.admission.prices import parse_prices
@@ -22,7 +22,7 @@ class AdmissionSettings:
     other models."""
     default_completion_tokens: int = 512
     """Completion tokens that are set aside for a request that does not limit them."""
-    state: str = "memory"
+    state: str = field(default="memory", repr=False)  # its URL may hold a password
     """Where limits are counted: `memory`, or the URL of a Redis server that several gateways share."""
     state_timeout_s: Seconds = 0.25
     """Time for that server to answer; without an answer the gateway limits by itself for a while."""

@@ -10,14 +10,14 @@ class RequestSlots:
     """`with slots:` takes a place, or raises OverloadedError with a Retry-After when all are taken."""
 
     def __init__(self, *, num_slots: int) -> None:
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         self.num_taken = 0
         self.num_refused = 0
 
     def __enter__(self) -> Self:
-        if self.num_taken >= self._num_slots:
+        if self.num_taken >= self.num_slots:
             self.num_refused += 1
-            message = f"{self._num_slots} requests are under way, which is the limit; try again later."
+            message = f"{self.num_slots} requests are under way, which is the limit; try again later."
             raise OverloadedError(message, retry_after_s=1.0)
         self.num_taken += 1
         return self
@@ -28,4 +28,4 @@ class RequestSlots:
         self.num_taken -= 1
 
     def __repr__(self) -> str:
-        return f"RequestSlots({self.num_taken} of {self._num_slots} taken)"
+        return f"RequestSlots({self.num_taken} of {self.num_slots} taken)"

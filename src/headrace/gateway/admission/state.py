@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from headrace.gateway.admission.bill import Bill
 from headrace.gateway.admission.budget import Window
 from headrace.gateway.admission.keys import ApiKey
@@ -12,8 +14,7 @@ from headrace.gateway.admission.token_bucket import UNITS
 from headrace.gateway.admission.usage_totals import ModelTotals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Leave for one request, to be settled exactly once."""
 
     key: ApiKey

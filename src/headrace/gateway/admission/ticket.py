@@ -11,6 +11,7 @@ from headrace.gateway.admission.prices import Price, money_text
 from headrace.gateway.admission.refusals import limit_headers
 from headrace.gateway.admission.state import Grant
 from headrace.gateway.http.message import Headers
+from headrace.gateway.routes import UsageForm
 from headrace.gateway.usage import Meter
 
 COST_HEADER = b"x-headrace-cost"
@@ -39,8 +40,9 @@ class Ticket:
         place: Place,
         settler: Settler,
         why_local: str | None,
+        usage_form: UsageForm = "openai",
     ) -> None:
-        self.meter = Meter()
+        self.meter = Meter(usage_form)
         self._grant = grant
         self._model = model
         self._charge = charge

@@ -1,22 +1,24 @@
 """The endpoints that the operator listed. They never change."""
 
-from headrace.errors import SettingsError
-from headrace.gateway.upstream.address import Address, parse_address
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from headrace.gateway.discovery.source import EndpointSpec, SourceStatistics
 
 
 class StaticSource:
-    """A fixed list of endpoint URLs. Raises SettingsError for one that is no URL, or that stands there twice."""
+    """A fixed list."""
 
-    def __init__(self, urls: tuple[str, ...]) -> None:
-        self._addresses = tuple(parse_address(url) for url in urls)
-        seen: set[str] = set()
-        for address in self._addresses:
-            if address.url in seen:
-                raise SettingsError(f"endpoint {address.url!r} is given twice; give each once", param="endpoint")
-            seen.add(address.url)
+    def __init__(self, specs: Sequence[EndpointSpec], *, name: str) -> None:
+        self.name = name
+        self._specs = tuple(specs)
 
-    def addresses(self) -> tuple[Address, ...]:
-        return self._addresses
+    async def watch(self) -> AsyncIterator[tuple[EndpointSpec, ...]]:
+        yield self._specs
+        await asyncio.Event().wait()
+
+    def statistics(self) -> SourceStatistics:
+        return SourceStatistics(num_endpoints=len(self._specs))
 
     def __repr__(self) -> str:
-        return f"StaticSource(num_endpoints={len(self._addresses)})"
+        return f"StaticSource({self.name}, num_endpoints={len(self._specs)})"

@@ -171,6 +171,7 @@ class ClientConnection(asyncio.Protocol):
         self._writer = ResponseWriter(self._transport, request, close_after=close_after)
         self._writer.is_paused = self._is_write_paused
         await self._server.handler(request, self._writer)
+        self._writer.cut_if_broken_off()
         if self._writer.closes or not self._writer.is_finished:
             self._is_last = True
             self._ready.clear()

@@ -4,6 +4,7 @@ Rule 1: fields that belong to one connection (hop-by-hop, and those that `Connec
 Rule 2: framing fields are always our own, since bodies are re-framed.
 """
 
+import re
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -26,6 +27,8 @@ _HOP_BY_HOP = frozenset(
 _OWN_IN_REQUEST = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-forwarded-for", b"x-request-id"}
 _OWN_IN_RESPONSE = _HOP_BY_HOP | {b"content-length"}
 _OWN_PREFIX = b"x-headrace-"
+_REQUEST_ID = re.compile(rb"[!#-;=?-~]{1,128}")
+"""Visible ASCII without quotes and angle brackets: nothing that a log or a page could misread."""
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 
 
@@ -71,6 +74,11 @@ def response_head(
         lines.append(b"transfer-encoding: chunked\r\n")
     lines.append(b"connection: close\r\n\r\n" if close else b"\r\n")
     return b"".join(lines)
+
+
+def request_id_of(given: bytes | None) -> bytes | None:
+    """The id that a client gave its request, if it is one that can be passed on and logged."""
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else None
 
 
 def http_date() -> bytes:

@@ -24,15 +24,18 @@ class Request:
     """time.monotonic() when the last byte was in."""
     peer: str = ""
     """Address of the client, without port."""
+    path: str = field(init=False)
+    """The target without its query."""
 
-    @property
-    def path(self) -> str:
-        """The target without its query."""
-        return self.target.partition(b"?")[0].decode("latin-1")
+    def __post_init__(self) -> None:
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> bytes | None:
         """The first field called `name` (lower case)."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 @dataclass(slots=True, kw_only=True)

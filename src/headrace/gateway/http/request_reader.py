@@ -1,7 +1,8 @@
 """Bytes of one client connection in, whole requests out. Enforces sizes and framing; does no I/O.
 
 What could be read in two ways is refused rather than repaired, since an endpoint behind us might read it the other way
-(request smuggling). llhttp refuses most of it; what it lets through is refused in `_check_framing`.
+(request smuggling). llhttp refuses most of it; what it lets through is refused in `_check_framing`. A request like the
+last one goes past both, see `whole`.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,10 @@ import httptools
 
 from headrace.errors import InvalidRequestError, PayloadTooLargeError, RequestError
 from headrace.gateway.http.message import Headers, HeadTooLargeError, HttpVersionError, Request
+from headrace.gateway.http.whole import Whole, whole_message
+
+_NEVER_KNOWN = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"trailer"})
+"""Fields of requests that are parsed each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +53,20 @@ class RequestReader:
         self._method = ""
         self._version = ""
         self._keep_alive = False
+        self._num_complete = 0
+        self._known: _KnownHead | None = None
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client. Raises a RequestError when they are no request that we take; the connection is
         then of no more use."""
+        whole = None if self.is_in_head or self.is_in_body else whole_message(data)
+        if whole is not None and self._known is not None and whole.head == self._known.head:
+            if len(data) - whole.body_at <= self._limits.max_body_bytes:
+                self._on_request(self._known.request(data, whole))
+                return
         if not self.is_in_body:
             self.is_in_head = True
+        self._num_complete = 0
         self._num_unaccounted_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -64,6 +77,23 @@ class RequestReader:
         # What belongs to no body yet is head, chunk framing or trailer; all of these are bounded alike.
         if self._num_unaccounted_bytes > self._limits.max_head_bytes and (self.is_in_head or self.is_in_body):
             raise self._head_too_large()
+        if whole is not None and self._num_complete == 1 and not self.is_in_head and not self.is_in_body:
+            self._known = self._known_head(whole)
+
+    def _known_head(self, whole: Whole) -> "_KnownHead | None":
+        """What was just read, for the next request like it."""
+        names = [name for name, _ in self._headers]
+        if not self._keep_alive or self._version != "1.1" or not _NEVER_KNOWN.isdisjoint(names):
+            return None
+        if names.count(b"content-length") != 1:
+            return None
+        return _KnownHead(
+            whole.head,
+            method=self._method,
+            target=_origin_form(self._url),
+            headers=self._headers,
+            length_at=names.index(b"content-length"),
+        )
 
     # llhttp's callbacks, in the order in which they come
 
@@ -109,6 +139,7 @@ class RequestReader:
             return  # the body is still to come, see _decline_upgrade
         self.is_in_head = self.is_in_body = False
         self._num_unaccounted_bytes = 0
+        self._num_complete += 1
         parts, self._body = self._body, []
         request = Request(
             method=self._method,
@@ -174,6 +205,31 @@ class RequestReader:
         self.feed(b"POST / HTTP/%b\r\n%b%b\r\n" % (self._version.encode("ascii"), b"".join(framing), close))
         if rest := data[offset:]:
             self.feed(rest)
+
+
+class _KnownHead:
+    """A head that was understood, and the requests that come behind heads like it."""
+
+    __slots__ = ("_headers", "_length_at", "_method", "_target", "head")
+
+    def __init__(self, head: bytes, *, method: str, target: bytes, headers: Headers, length_at: int) -> None:
+        self.head = head
+        self._method = method
+        self._target = target
+        self._headers = list(headers)
+        self._length_at = length_at
+
+    def request(self, data: bytes, whole: Whole) -> Request:
+        headers = self._headers.copy()
+        headers[self._length_at] = (b"content-length", whole.digits)
+        return Request(
+            method=self._method,
+            target=self._target,
+            headers=headers,
+            is_http10=False,
+            keep_alive=True,
+            body=data[whole.body_at :],
+        )
 
 
 def _origin_form(url: bytes) -> bytes:

@@ -37,6 +37,7 @@ class ResponseWriter:
         """Whether the connection ends with this answer."""
         self.is_started = False
         self.is_finished = False
+        self.was_broken_off = False
         self.is_paused = False
         self.status = 0
         self.producer: Producer | None = None
@@ -71,6 +72,14 @@ class ResponseWriter:
         else:
             self._parts.append(data)
 
+    def pass_chunks(self, data: bytes, framed: bytes) -> None:
+        """`send` and `flush` of `data`, for which `framed` is whole chunks already."""
+        if not self._is_chunked or self._is_head or self._parts:
+            self.send(data)
+            self.flush()
+        elif not self._transport.is_closing():
+            self._transport.write(framed)
+
     def flush(self) -> None:
         """Hand what was added to the transport, in one write."""
         if self._parts:
@@ -87,10 +96,17 @@ class ResponseWriter:
         self.flush()
 
     def break_off(self) -> None:
-        """End the answer so that the client sees that it is incomplete: the connection closes in the middle."""
+        """End the answer so that the client sees that it is incomplete: the connection closes in the middle, when its
+        handler has ended."""
         self.flush()
         self.is_finished = True
         self.closes = True
+        self.was_broken_off = True
+
+    def cut_if_broken_off(self) -> None:
+        """For the connection, after the handler: closing it earlier would cancel a handler that has yet to settle."""
+        if not self.was_broken_off:
+            return
         if self._is_http10 and not self._is_chunked:
             # Only a reset tells an HTTP/1.0 client, to whom the end of the connection is the end of the body.
             self._reset_on_close()

@@ -54,11 +54,16 @@ class HttpServer:
         self._empty.set()
         self._listener: asyncio.Server | None = None
 
-    async def start(self, *, host: str, port: int) -> int:
-        """Listen, and return the port (which the system chooses for port 0). Raises OSError."""
+    async def start(self, *, host: str, port: int, shares_port: bool = False) -> int:
+        """Listen, and return the port (which the system chooses for port 0); `shares_port` lets other processes of this
+        user listen there too, each of which gets its part of the connections. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: ClientConnection(server=self, limits=self._limits), host, port, backlog=1024
+            lambda: ClientConnection(server=self, limits=self._limits),
+            host,
+            port,
+            backlog=1024,
+            reuse_port=shares_port or None,
         )
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound

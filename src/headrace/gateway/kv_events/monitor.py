@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from headrace.aio.tasks import TaskOwner
 from headrace.errors import UpstreamError
 from headrace.gateway.endpoint import Endpoint
-from headrace.gateway.fleet import Fleet
 from headrace.gateway.kv_events.apply import EventSink
 from headrace.gateway.kv_events.sources import EventSource, ask_sources
 from headrace.gateway.prefix_index import ChainHashers, PrefixIndex
@@ -42,32 +41,37 @@ class KvEventStatistics:
 
 
 class KvEventMonitor:
-    """Follows the sources that are `configured` for an endpoint's URL; others are asked for theirs, if `asks`."""
+    """Follows the sources that are `configured` for an endpoint's URL, or that whoever found it names; others are asked
+    for theirs, if `asks`."""
 
     def __init__(
         self,
-        fleet: Fleet,
         index: PrefixIndex,
         hashers: ChainHashers,
         *,
         configured: Mapping[str, tuple[EventSource, ...]],
         asks: bool,
     ) -> None:
-        self._fleet = fleet
         self._index = index
         self._hashers = hashers
         self._configured = configured
         self._asks = asks
         self._owner = TaskOwner("KV events")
+        self._watches: dict[Endpoint, asyncio.Task[None]] = {}
         self._context: zmq.asyncio.Context | None = None
         self._followed: dict[Endpoint, dict[EventSource, tuple[Subscription, asyncio.Task[None]]]] = {}
         self._is_lame = False
 
-    def start(self) -> None:
-        """Begin to look for sources, and to follow them."""
-        for endpoint in self._fleet.endpoints:
-            if self._asks or endpoint.name in self._configured:
-                self._owner.spawn(self._watch(endpoint), name=f"KV event sources of {endpoint.name}")
+    def follow(self, endpoint: Endpoint) -> None:
+        """Begin to look for its sources, and to follow them."""
+        self._watches[endpoint] = self._owner.spawn(self._watch(endpoint), name=f"KV event sources of {endpoint.name}")
+
+    async def forget(self, endpoint: Endpoint) -> None:
+        """Follow it no more; nothing is known of its cache then."""
+        watch = self._watches.pop(endpoint)
+        watch.cancel()
+        await asyncio.wait([watch])
+        await self._end(endpoint)
 
     async def aclose(self) -> None:
         """Follow nothing more, and close all sockets. Idempotent."""
@@ -79,7 +83,11 @@ class KvEventMonitor:
     async def look(self, endpoint: Endpoint) -> None:
         """Find out the sources of an endpoint, and follow exactly those."""
         sources = self._configured.get(endpoint.name)
+        if sources is None and endpoint.spec.kv_events is not None:
+            sources = (endpoint.spec.kv_events,)
         if sources is None:
+            if not self._asks:
+                return
             try:
                 sources = await ask_sources(endpoint.pool, timeout_s=_ASK_TIMEOUT_S)
             except (UpstreamError, TimeoutError) as error:

@@ -87,13 +87,21 @@ def parse_sources(entries: tuple[str, ...]) -> Mapping[str, tuple[EventSource, .
     sources: dict[str, tuple[EventSource, ...]] = {}
     for entry in entries:
         url, separator, addresses = entry.partition("=")
-        publish, _, replay = addresses.partition(",")
-        if not separator or not _is_address(publish) or (replay and not _is_address(replay)):
+        source = parse_source(addresses) if separator else None
+        if source is None:
             message = f"kv_event_source {entry!r} is not ENDPOINT=tcp://HOST:PORT[,tcp://HOST:PORT]"
             raise SettingsError(message, param="kv_event_source")
         url = parse_address(url, param="kv_event_source").url
-        sources[url] = (*sources.get(url, ()), EventSource(publish, replay or None))
+        sources[url] = (*sources.get(url, ()), source)
     return sources
+
+
+def parse_source(addresses: str) -> EventSource | None:
+    """The source of `PUBLISH[,REPLAY]`; None for anything else."""
+    publish, _, replay = addresses.partition(",")
+    if not _is_address(publish) or (replay and not _is_address(replay)):
+        return None
+    return EventSource(publish, replay or None)
 
 
 def _is_address(text: str) -> bool:

@@ -32,6 +32,7 @@ _HALF = np.uint64(32)
 _NUM_FIRST_POWERS = 1024
 _PIECE_NUM_BYTES = 128 * 1024
 """Words hashed in one go: they stay in the processor's cache, and no fresh memory is asked of the system."""
+_MAX_STARTS = 1024
 
 
 class ChainHasher:
@@ -49,10 +50,16 @@ class ChainHasher:
         self._powers, self._inverse_powers = _power_tables(_NUM_FIRST_POWERS)
         num_rows = max(1, _PIECE_NUM_BYTES // self._keys.nbytes)
         self._scratch = np.empty((num_rows, len(self._keys)), dtype=np.uint64)
+        self._starts: dict[str, int] = {}
 
     def start(self, adapter: str = "") -> int:
         """What a chain starts from: prompts of different adapters share nothing."""
-        return digest_of(f"{self.block_size} {adapter}")
+        start = self._starts.get(adapter)
+        if start is None:
+            if len(self._starts) >= _MAX_STARTS:
+                self._starts.clear()
+            start = self._starts[adapter] = digest_of(f"{self.block_size} {adapter}")
+        return start
 
     def blocks(self, token_ids: npt.NDArray[np.uint32]) -> Words:
         """The own hash of each whole block, shape (num_tokens // block_size,)."""
@@ -88,7 +95,7 @@ class ChainHasher:
         while len(own) > len(self._powers):
             self._powers, self._inverse_powers = _power_tables(2 * len(self._powers))
         own *= self._inverse_powers[: len(own)]
-        np.cumsum(own, out=own)
+        np.add.accumulate(own, out=own)
         own += np.uint64(start * _STEP & _MASK)
         own *= self._powers[: len(own)]
         return memoryview(own)  # type: ignore[arg-type]  # numpy's stubs hide the buffer before Python 3.12

@@ -22,12 +22,14 @@ from headrace.gateway.prefix_index.runs import Path, Runs
 class Holder:
     """One cache: that of an endpoint, or of one of its data-parallel ranks. Made by the index."""
 
-    __slots__ = ("has_events", "horizon_s", "name", "num_copies", "places", "slot")
+    __slots__ = ("has_events", "horizon_s", "is_removed", "name", "num_copies", "places", "slot")
 
     def __init__(self, name: str, *, slot: int) -> None:
         self.name = name
         self.slot = slot
         self.has_events = False
+        self.is_removed = False
+        """Whatever an answer that was under way still tells of it is not taken in."""
         self.horizon_s = float("-inf")
         """What was last used then or before is taken for gone."""
         self.places: dict[BlockName, int] = {}
@@ -90,6 +92,7 @@ class PrefixIndex:
     def remove_holder(self, holder: Holder) -> None:
         """Forget a cache and all that it had."""
         self.clear(holder)
+        holder.is_removed = True
         self._holders.pop(holder.slot, None)
 
     def clear(self, holder: Holder) -> None:
@@ -143,6 +146,8 @@ class PrefixIndex:
 
     def store(self, holder: Holder, chain: Chain, *, now: float) -> None:
         """The holder has answered this prompt, and so has it in its cache."""
+        if holder.is_removed:
+            return
         for run, num_blocks in self._runs.extend(chain):
             hold = _hold_of(run, holder)
             if hold.stored_s <= holder.horizon_s:

@@ -1,8 +1,9 @@
 """What every routing policy takes and gives. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
 
 PolicyName = Literal["round_robin", "least_loaded", "power_of_two", "session", "prefix_hash", "prefix"]
 
@@ -23,8 +24,7 @@ class Candidate(NamedTuple):
     """Its power beside the others'."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestFacts:
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the request. Keys are numbers that every gateway computes alike."""
 
     num_tokens: int = 1
@@ -37,8 +37,7 @@ class RequestFacts:
     """Names the session or user that the client gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The index of the chosen candidate, and why it was chosen, in a few words."""
 
     index: int

@@ -8,9 +8,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.gateway.prefix_index import Holder
-from headrace.gateway.router import Routed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineModel:
@@ -29,12 +26,13 @@ class EngineModel:
 class Job:
     """A request at an engine."""
 
+    number: int
+    """Of the request, from 0."""
     arrival_s: float
     num_tokens: int
     num_output_tokens: int
     chain: Sequence[int]
     own_hashes: Sequence[int]
-    routed: Routed
     num_cached_blocks: int = 0
 
 
@@ -68,15 +66,11 @@ class BlockCache:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedEngine:
-    """One engine, as a target of the router and as a queue of jobs."""
+    """One engine: its cache and its queue of jobs."""
 
     name: str
     model: EngineModel
-    holders: tuple[Holder, ...]
     cache: BlockCache
-    weight: float = 1.0
-    num_in_flight: int = 0
-    num_waiting_tokens: int = 0
     num_running: int = 0
     num_done: int = 0
     num_prefilled_tokens: int = 0
@@ -84,13 +78,12 @@ class SimulatedEngine:
     current: Job | None = None
 
     @property
-    def block_size(self) -> int:
-        return self.model.block_size
+    def num_in_hand(self) -> int:
+        """Requests that wait, are computed or decode."""
+        return len(self.queue) + (self.current is not None) + self.num_running
 
     def add(self, job: Job) -> None:
-        """A job has arrived; it counts from now."""
-        self.num_in_flight += 1
-        self.num_waiting_tokens += job.routed.num_new_tokens
+        """A job has arrived."""
         self.queue.append(job)
 
     def start_next(self) -> float | None:
@@ -109,7 +102,6 @@ class SimulatedEngine:
         """The current prompt is computed: the job, and how long its decoding takes."""
         job, self.current = self.current, None
         assert job is not None
-        self.num_waiting_tokens -= job.routed.num_new_tokens
         self.num_running += 1
         step_s = self.model.decode_step_s + self.model.decode_step_per_request_s * (self.num_running - 1)
         return job, step_s * job.num_output_tokens
@@ -117,5 +109,4 @@ class SimulatedEngine:
     def end(self) -> None:
         """A job is complete."""
         self.num_running -= 1
-        self.num_in_flight -= 1
         self.num_done += 1

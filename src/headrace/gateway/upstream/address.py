@@ -39,6 +39,7 @@ def parse_address(url: str, *, param: str = "endpoint") -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # what resolving it begins with
     except ValueError as error:
         raise SettingsError(f"{param} {url!r} is no URL ({error}); {expected}", param=param) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:

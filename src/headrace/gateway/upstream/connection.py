@@ -5,6 +5,8 @@ have no other end (no Content-Length, no chunks) and whose connection was closed
 Rule 2: a connection is used again only when the last answer was read to its end, nothing came after it, and neither
 side said that it would close.
 Rule 3: what does not follow HTTP closes the connection; nothing is guessed.
+Rule 4: a read that is whole chunks, as the events of a stream come, goes past llhttp, which stands between two chunks
+before and after and does not miss them.
 """
 
 import asyncio
@@ -16,7 +18,9 @@ from typing import Protocol, cast
 import httptools
 
 from headrace.errors import UpstreamConnectError, UpstreamError, UpstreamProtocolError, UpstreamTimeoutError
+from headrace.gateway.http.chunks import content_of_chunks
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.http.whole import Whole, whole_message
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +45,9 @@ class AnswerSink(Protocol):
     def on_head(self, head: ResponseHead) -> None: ...
 
     def on_body(self, data: bytes) -> None: ...
+
+    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
+        """In place of `on_body` and `on_read_end` where a read was whole chunks: what they hold, and the read."""
 
     def on_read_end(self) -> None: ...
 
@@ -71,9 +78,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._reason = b""
         self._num_head_bytes = 0
         self._can_reuse = False
+        self._is_last = False
         self._is_complete = False
         self._is_dirty = False
         self._ends_with_connection = False
+        self._is_chunked = False
+        self._is_in_chunk = False
+        self._is_between_chunks = False
+        self._known: _KnownHead | None = None
         self.num_exchanges = 0
         self.has_answered = False
         """Whether any byte of the current answer has come."""
@@ -84,9 +96,10 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether an exchange can start."""
         return self._sink is None and not self._is_dirty and not self._transport.is_closing()
 
-    def send(self, parts: Sequence[bytes], *, sink: AnswerSink) -> None:
-        """Send a request; its answer goes to `sink`."""
+    def send(self, parts: Sequence[bytes], *, sink: AnswerSink, is_last: bool = False) -> None:
+        """Send a request; its answer goes to `sink`. `is_last`: the request says that no other follows it."""
         assert self.is_usable, self
+        self._is_last = is_last
         self._sink = sink
         self._is_complete = False
         self.has_answered = False
@@ -101,6 +114,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.deadline_s = None
         self._is_dirty = True
         self._transport.abort()
+
+    def cut(self, why: str) -> None:
+        """Close at once; the sink hears `why` as an error. Safe to call at any time."""
+        if self._sink is None:
+            self.abandon()
+        else:
+            fault = UpstreamProtocolError if self.has_answered else UpstreamConnectError
+            self._fail(fault(why))
 
     def pause_reading(self) -> None:
         """Let the endpoint wait, because the client does; its idle time does not count meanwhile."""
@@ -123,7 +144,13 @@ class UpstreamConnection(asyncio.Protocol):
         if self._sink is None:
             self.abandon()  # an endpoint that speaks without being asked
             return
+        if self._is_between_chunks and self._pass_chunks(data):
+            return
+        whole = None if self.has_answered else whole_message(data)
         self.has_answered = True
+        if whole is not None and self._known is not None and whole.head == self._known.head and not self._is_dirty:
+            self._take_whole(self._known.answer(whole), data[whole.body_at :])
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -138,7 +165,40 @@ class UpstreamConnection(asyncio.Protocol):
             if self._num_head_bytes > _MAX_HEAD_BYTES:
                 self._fail(UpstreamProtocolError(f"Endpoint {self._name} sent a head without end."))
                 return
+        if whole is not None and self._is_complete and not self._is_dirty:
+            self._known = self._known_head(whole)
+        self._is_between_chunks = self._is_chunked and not self._is_in_chunk and data.endswith(b"\r\n")
         self._after_read()
+
+    def _pass_chunks(self, data: bytes) -> bool:
+        """Hand on a read that is whole chunks; False for any other (rule 4)."""
+        content = None if self._is_dirty else content_of_chunks(data)
+        if content is None:
+            return False
+        assert self._sink is not None
+        self.deadline_s = self._loop.time() + self._timeouts.idle_s  # before the sink, which may pause
+        self._sink.on_chunks(content, data)
+        return True
+
+    def _known_head(self, whole: Whole) -> "_KnownHead | None":
+        """What was just read, for the next answer like it."""
+        names = [name for name, _ in self._headers]
+        status = self._parser.get_status_code()
+        if not self._can_reuse or names.count(b"content-length") != 1 or status < 200 or status in {204, 304}:
+            return None
+        head = _head_of(status, self._reason, self._headers)
+        return _KnownHead(whole.head, answer=head, length_at=names.index(b"content-length"))
+
+    def _take_whole(self, head: ResponseHead, body: bytes) -> None:
+        """An answer like the last one, whole: what the parser would have said of it."""
+        assert self._sink is not None
+        self._can_reuse = True
+        self._head = head
+        self._sink.on_head(head)
+        if self._sink is not None and body:
+            self._sink.on_body(body)
+        if self._sink is not None:
+            self._complete(self._sink)
 
     def _after_read(self) -> None:
         """Hand on what the parser found; the sink may give up at any call."""
@@ -149,9 +209,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete(sink)
             return
         sink.on_read_end()
-        if self._sink is not None and self._transport.is_reading():
-            timeout_s = self._timeouts.first_byte_s if self._head is None else self._timeouts.idle_s
-            self.deadline_s = self._loop.time() + timeout_s
+        if self._sink is not None and self._head is not None and self._transport.is_reading():
+            self.deadline_s = self._loop.time() + self._timeouts.idle_s  # a head in drips gets no more time
 
     def eof_received(self) -> bool:
         if self._sink is not None and self._ends_with_connection:
@@ -195,14 +254,28 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if self._is_dirty or self._sink is None or (100 <= status < 200 and status != 101):
+        if self._is_dirty or self._sink is None:
+            return
+        if status == 101:
+            self._fail(UpstreamProtocolError(f"Endpoint {self._name} switched protocols without being asked to."))
+        if status < 200:
+            return
+        codings = [value.strip().lower() for name, value in self._headers if name == b"transfer-encoding"]
+        self._is_chunked = is_chunked = codings == [b"chunked"]
+        if codings and not is_chunked:
+            self._fail(UpstreamProtocolError(f"Endpoint {self._name} sent a transfer coding that nobody asked for."))
             return
         head = _head_of(status, self._reason, self._headers)
-        is_chunked = any(name == b"transfer-encoding" for name, _ in self._headers)
-        self._can_reuse = self._parser.should_keep_alive() and status != 101
+        self._can_reuse = self._parser.should_keep_alive() and not self._is_last
         self._ends_with_connection = head.content_length is None and not is_chunked and status not in {204, 304}
         self._head = head
         self._sink.on_head(head)
+
+    def on_chunk_header(self) -> None:
+        self._is_in_chunk = True
+
+    def on_chunk_complete(self) -> None:
+        self._is_in_chunk = False
 
     def on_body(self, data: bytes) -> None:
         if self._sink is not None and not self._is_complete:
@@ -219,6 +292,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = None
         self._head = None
         self._ends_with_connection = False
+        self._is_chunked = False
+        self._is_between_chunks = False
         self.deadline_s = None
         can_reuse = self._can_reuse and not self._is_dirty and not self._transport.is_closing()
         if not can_reuse:
@@ -239,6 +314,30 @@ class UpstreamConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = "busy" if self._sink else "dirty" if self._is_dirty else "idle"
         return f"UpstreamConnection({self._name}, {state}, num_exchanges={self.num_exchanges})"
+
+
+class _KnownHead:
+    """A head that was understood, and the answers that come behind heads like it."""
+
+    __slots__ = ("_answer", "_length_at", "head")
+
+    def __init__(self, head: bytes, *, answer: ResponseHead, length_at: int) -> None:
+        self.head = head
+        self._answer = answer
+        self._length_at = length_at
+
+    def answer(self, whole: Whole) -> ResponseHead:
+        known = self._answer
+        headers = known.headers.copy()
+        headers[self._length_at] = (b"content-length", whole.digits)
+        return ResponseHead(
+            status=known.status,
+            reason=known.reason,
+            headers=headers,
+            content_length=int(whole.digits),
+            is_event_stream=known.is_event_stream,
+            is_json=known.is_json,
+        )
 
 
 def _head_of(status: int, reason: bytes, headers: list[tuple[bytes, bytes]]) -> ResponseHead:

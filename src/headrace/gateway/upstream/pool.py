@@ -19,6 +19,8 @@ class PoolStatistics:
     num_idle: int
     num_opened: int
     num_reused: int
+    num_resent: int
+    """Requests sent once more because the idle connection that they were sent on was closed."""
 
 
 class UpstreamPool:
@@ -38,6 +40,8 @@ class UpstreamPool:
         deadlines: Deadlines,
     ) -> None:
         self.address = address
+        self.authorization: bytes | None = None
+        """What every request shows as `Authorization`; None: whatever its client does."""
         self._timeouts = timeouts
         self._max_idle = max_idle
         self._idle_timeout_s = idle_timeout_s
@@ -48,6 +52,7 @@ class UpstreamPool:
         self._idle: list[UpstreamConnection] = []
         self._num_opened = 0
         self._num_reused = 0
+        self.num_resent = 0
         self._is_closed = False
 
     def take_idle(self) -> UpstreamConnection | None:
@@ -109,10 +114,10 @@ class UpstreamPool:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Cut every connection and open no more. Idempotent."""
+        """Cut every connection and open no more; whoever waits for an answer is told so. Idempotent."""
         self._is_closed = True
         for connection in tuple(self._open):
-            connection.abandon()
+            connection.cut(f"The connections to {self.address.url} are closed.")
         self._idle.clear()
 
     def statistics(self) -> PoolStatistics:
@@ -121,6 +126,7 @@ class UpstreamPool:
             num_idle=len(self._idle),
             num_opened=self._num_opened,
             num_reused=self._num_reused,
+            num_resent=self.num_resent,
         )
 
     def __repr__(self) -> str:

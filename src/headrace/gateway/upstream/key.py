@@ -1,0 +1,20 @@
+"""The key that the gateway shows an endpoint. Pure."""
+
+import re
+
+from headrace.errors import SettingsError
+
+_VISIBLE = re.compile(r"[\x21-\x7e]{1,4096}")
+
+
+def check_key(key: str, *, param: str) -> str:
+    """`key`, if a header can carry it. Raises SettingsError, which does not show it."""
+    if not _VISIBLE.fullmatch(key):
+        message = f"{param}: a key is empty, has blanks or characters that no HTTP header can carry, or is too long"
+        raise SettingsError(message, param=param)
+    return key
+
+
+def bearer(key: str | None) -> bytes | None:
+    """The value of the `Authorization` field."""
+    return None if key is None else b"Bearer " + key.encode("ascii")

@@ -1,0 +1,100 @@
+"""An endpoint's answer is the same however its bytes are cut into reads."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import UpstreamError
+from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.upstream.connection import UpstreamConnection, UpstreamTimeouts
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_aborted = False
+
+    def is_closing(self) -> bool:
+        return self._is_aborted
+
+    def is_reading(self) -> bool:
+        return True
+
+    def writelines(self, list_of_data: object) -> None:
+        """Requests go nowhere."""
+
+    def abort(self) -> None:
+        self._is_aborted = True
+
+    def close(self) -> None:
+        self._is_aborted = True
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.body = b""
+        self.num_ends = 0
+        self.num_passed = 0
+        self.error: UpstreamError | None = None
+
+    def on_head(self, head: ResponseHead) -> None:
+        assert head.is_event_stream
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
+        assert framed.startswith(b"%x\r\n" % len(data)) or framed.count(b"\r\n") > 2
+        self.num_passed += 1
+        self.body += data
+
+    def on_read_end(self) -> None:
+        """Nothing is kept."""
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        self.num_ends += 1
+        self.error = error
+
+
+def _read(reads: list[bytes]) -> tuple[_Sink, list[UpstreamConnection]]:
+    sink, idle = _Sink(), []
+
+    async def run() -> None:
+        timeouts = UpstreamTimeouts(connect_s=1.0, first_byte_s=1.0, idle_s=1.0)
+        connection = UpstreamConnection(timeouts=timeouts, name="one", on_idle=idle.append, on_lost=lambda _: None)
+        connection.connection_made(_Transport())
+        connection.send([b"POST / HTTP/1.1\r\n\r\n"], sink=sink)
+        for read in reads:
+            connection.data_received(read)
+
+    asyncio.run(run())
+    return sink, idle
+
+
+def _framed(parts: list[bytes]) -> list[bytes]:
+    return [*(b"%x\r\n%b\r\n" % (len(part), part) for part in parts), b"0\r\n\r\n"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())
+def test_any_cut_gives_the_whole_body_and_a_connection_to_use_again(parts: list[bytes], data: st.DataObject) -> None:
+    whole = _HEAD + b"".join(_framed(parts))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
+    reads = [whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    sink, idle = _read(reads)
+    assert (sink.body, sink.num_ends, sink.error, len(idle)) == (b"".join(parts), 1, None, 1)
+
+
+def test_reads_of_one_chunk_each_go_past_the_parser() -> None:
+    parts = [b"data: %d\n\n" % number for number in range(20)]
+    sink, idle = _read([_HEAD, *_framed(parts)])
+    assert (sink.num_passed, sink.body, len(idle)) == (20, b"".join(parts), 1)
+
+
+def test_a_broken_chunk_after_whole_ones_fails_the_answer() -> None:
+    sink, idle = _read([_HEAD, b"2\r\nhi\r\n", b"2\r\nhixx\r\n"])
+    assert sink.body.startswith(b"hi")
+    assert (sink.num_ends, sink.error is not None, idle) == (1, True, [])
