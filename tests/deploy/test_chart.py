@@ -45,7 +45,7 @@ def test_the_values_are_what_their_schema_allows() -> None:
 
     assert list(validator.iter_errors(values)) == []
     assert set(schema["properties"]) - {"global"} == set(values)
-    assert [error.path[0] for error in validator.iter_errors(values | {"tokenizerMode": "none"})] == ["tokenizerMode"]
+    assert [error.path[0] for error in validator.iter_errors(values | {"tokenizer": "none"})] == ["tokenizer"]
     assert list(validator.iter_errors(values | {"env": {"AIBRIX_X": "1"}}))
 
 
@@ -54,7 +54,7 @@ def test_each_value_arrives_where_it_should() -> None:
         replicas=5,
         endpoint="kube:///services/vllm",
         watchesEndpointSlices=True,
-        tokenizerMode="remote",
+        tokenizer="remote",
         drainTimeoutSeconds=30,
         redis="redis://r:6379/1",
         keysSecret="keys",
@@ -77,7 +77,7 @@ def test_each_value_arrives_where_it_should() -> None:
     assert of_kind(objects, "HorizontalPodAutoscaler") == []
     assert environment(container) | {
         "HEADRACE_GATEWAY_ENDPOINT": "kube:///services/vllm",
-        "HEADRACE_GATEWAY_TOKENIZER_MODE": "remote",
+        "HEADRACE_GATEWAY_TOKENIZER": "remote",
         "HEADRACE_GATEWAY_DRAIN_TIMEOUT_S": "30s",
         "HEADRACE_ADMISSION_STATE": "redis://r:6379/1",
         "HEADRACE_ADMISSION_KEYS_FILE": "/etc/headrace/keys/keys.yaml",

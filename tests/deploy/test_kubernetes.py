@@ -234,7 +234,7 @@ def test_the_policy_lets_the_gateway_reach_the_engines() -> None:
 def test_the_remote_tokenizer_overlay_really_switches_it_on() -> None:
     def mode(name: str) -> str:
         settings: GatewaySettings = settings_of(container_called(rendered(name), "gateway"))["gateway"]
-        return settings.tokenizer_mode
+        return settings.tokenizer
 
     assert mode("remote-tokenizer") == "remote"
     assert mode("base") != "remote"
@@ -266,7 +266,7 @@ def test_components_can_be_combined(engine: str, tmp_path: Path) -> None:
     names = {one["metadata"]["name"] for one in of_kind(objects, "Deployment")}
     settings = settings_of(container_called(objects, "gateway"))
     assert names == {"headrace-gateway", "headrace-engine", "headrace-redis"}
-    assert settings["gateway"].tokenizer_mode == "remote"
+    assert settings["gateway"].tokenizer == "remote"
     assert settings["admission"].state.startswith("redis://")
 
 

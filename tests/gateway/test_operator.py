@@ -53,7 +53,7 @@ async def test_the_operators_tokenizer_goes_first_and_a_broken_one_stops_nobody(
     write_tokenizer(tmp_path)
     async with (
         FakeUpstream(root=str(tmp_path)) as upstream,
-        running_gateway(upstream, tokenizer=(f"demo={tmp_path / 'nowhere'}",)) as gateway,
+        running_gateway(upstream, tokenizer_path=(f"demo={tmp_path / 'nowhere'}",)) as gateway,
     ):
         answer = await exchange(gateway, chat_request())
 

@@ -56,7 +56,7 @@ def counted(answer: RawAnswer) -> tuple[str, int | None]:
 async def test_a_chat_is_counted_whole_at_an_endpoint(mode: str) -> None:
     engine = Engine()
     messages = [{"role": "user", "content": "Grüß Gott"}]
-    async with FakeUpstream(behaviour=engine) as upstream, running_gateway(upstream, tokenizer_mode=mode) as gateway:
+    async with FakeUpstream(behaviour=engine) as upstream, running_gateway(upstream, tokenizer=mode) as gateway:
         answer = await exchange(gateway, chat_request(chat_body(messages=messages, tools=TOOLS)))
 
     assert counted(answer) == ("remote", engine.num_tokens("/tokenize", {"messages": messages, "tools": TOOLS}))
@@ -69,7 +69,7 @@ async def test_a_text_is_counted_at_an_endpoint_and_routed_by_its_tokens() -> No
     async with (
         FakeUpstream(behaviour=engine) as one,
         FakeUpstream(behaviour=engine) as two,
-        running_gateway(one, two, tokenizer_mode="remote") as gateway,
+        running_gateway(one, two, tokenizer="remote") as gateway,
     ):
         answer = await exchange(gateway, chat_request(body, path="/v1/completions"))
 
@@ -79,7 +79,7 @@ async def test_a_text_is_counted_at_an_endpoint_and_routed_by_its_tokens() -> No
 
 async def test_what_was_asked_lately_is_not_asked_again() -> None:
     engine = Engine()
-    async with FakeUpstream(behaviour=engine) as upstream, running_gateway(upstream, tokenizer_mode="auto") as gateway:
+    async with FakeUpstream(behaviour=engine) as upstream, running_gateway(upstream, tokenizer="auto") as gateway:
         first = await exchange(gateway, chat_request())
         second = await exchange(gateway, chat_request())
 
@@ -93,7 +93,7 @@ async def test_a_retry_at_another_endpoint_asks_for_no_second_count() -> None:
     async with (
         FakeUpstream(behaviour=engine) as one,
         FakeUpstream(behaviour=engine) as two,
-        running_gateway(one, two, tokenizer_mode="remote") as gateway,
+        running_gateway(one, two, tokenizer="remote") as gateway,
     ):
         await exchange(gateway, chat_request())
 
@@ -104,7 +104,7 @@ async def test_auto_asks_nobody_for_a_model_whose_tokenizer_is_here() -> None:
     engine = Engine()
     async with (
         FakeUpstream(behaviour=engine) as upstream,
-        running_gateway(upstream, tokenizer_mode="auto", tokenizer=(f"demo={DEMO}",)) as gateway,
+        running_gateway(upstream, tokenizer="auto", tokenizer_path=(f"demo={DEMO}",)) as gateway,
     ):
         answer = await exchange(gateway, chat_request())
 
@@ -125,7 +125,7 @@ async def test_without_a_count_the_request_goes_on_and_says_why(tokenizes: Behav
     engine = Engine(tokenizes=tokenizes)
     async with (
         FakeUpstream(behaviour=engine) as upstream,
-        running_gateway(upstream, tokenizer_mode="remote") as gateway,
+        running_gateway(upstream, tokenizer="remote") as gateway,
     ):
         answer = await exchange(gateway, chat_request())
 
@@ -137,7 +137,7 @@ async def test_an_endpoint_that_does_not_count_in_time_is_not_waited_for() -> No
     engine = Engine(tokenizes=hangs)
     async with (
         FakeUpstream(behaviour=engine) as upstream,
-        running_gateway(upstream, tokenizer_mode="remote", tokenize_timeout_s=0.4) as gateway,
+        running_gateway(upstream, tokenizer="remote", tokenize_timeout_s=0.4) as gateway,
     ):
         answer = await exchange(gateway, chat_request())
         await upstream.wait_for(lambda: upstream.num_running == 0)
@@ -152,7 +152,7 @@ async def test_the_gateways_own_tokenizer_stands_in_for_endpoints_that_fail() ->
     engine = Engine(tokenizes=answers(501))
     async with (
         FakeUpstream(behaviour=engine) as upstream,
-        running_gateway(upstream, tokenizer_mode="remote", tokenizer=(f"demo={DEMO}",)) as gateway,
+        running_gateway(upstream, tokenizer="remote", tokenizer_path=(f"demo={DEMO}",)) as gateway,
     ):
         answer = await exchange(gateway, chat_request())
         own = await gateway.tokenization.encode("x", model="demo")
@@ -169,7 +169,7 @@ async def test_what_both_tokenizers_give_is_compared() -> None:
     async with (
         FakeUpstream(behaviour=engine) as upstream,
         running_gateway(
-            upstream, tokenizer_mode="remote", tokenizer=(f"demo={DEMO}",), tokenizer_parity_share=1.0
+            upstream, tokenizer="remote", tokenizer_path=(f"demo={DEMO}",), tokenizer_parity_share=1.0
         ) as gateway,
     ):
         await exchange(gateway, chat_request(body, path="/v1/completions"))
@@ -185,7 +185,7 @@ async def test_the_pool_keeps_no_more_tokenizers_than_the_operator_says() -> Non
     async with (
         FakeUpstream(behaviour=Engine()) as first,
         FakeUpstream(behaviour=Engine()) as second,
-        running_gateway(first, second, tokenizer_mode="remote", max_remote_tokenizers=1) as gateway,
+        running_gateway(first, second, tokenizer="remote", max_remote_tokenizers=1) as gateway,
     ):
         for number in range(6):
             body = json.dumps({"model": "demo", "prompt": f"{number}"}).encode()
@@ -198,7 +198,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_counted_leaves_nothing()
     engine = Engine(tokenizes=hangs)
     async with (
         FakeUpstream(behaviour=engine) as upstream,
-        running_gateway(upstream, tokenizer_mode="remote", tokenize_timeout_s=60.0) as gateway,
+        running_gateway(upstream, tokenizer="remote", tokenize_timeout_s=60.0) as gateway,
     ):
         asking = asyncio.ensure_future(exchange(gateway, chat_request()))
         await upstream.wait_for(lambda: bool(engine.asked) and upstream.num_running > 0)

@@ -53,6 +53,56 @@ def test_for_any_cuts_the_same_requests_come_out(messages: list[bytes], cuts: li
     assert read(*split(b"".join(messages), cuts)) == whole
 
 
+@given(st.lists(st.tuples(st.sampled_from([SIMPLE, CHUNKED, UPGRADE, GET]), st.binary(max_size=50)), max_size=6))
+def test_a_request_like_the_last_one_is_the_same_as_if_parsed_anew(messages: list[tuple[bytes, bytes]]) -> None:
+    whole = [
+        message.replace(b"Length: 5", b"Length: %d" % len(body)).replace(b"hello", body) for message, body in messages
+    ]
+
+    assert read(*whole) == [request for message in whole for request in read(message)]
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        b"+5",
+        b"5, 5",
+        b"0x5",
+        b"5_",
+        b" 5",
+        b"-5",
+        b"5\r\nContent-Length: 6",
+        b"5\r\nTransfer-Encoding: chunked",
+        b"1" * 20,
+    ],
+)
+def test_a_length_that_is_no_plain_number_is_no_better_behind_a_known_head(length: bytes) -> None:
+    other = SIMPLE.replace(b"Length: 5", b"Length: " + length)
+    results = []
+    for before in ([], [SIMPLE, SIMPLE]):
+        try:
+            results.append(read(*before, other)[len(before) :])
+        except HeadraceError as error:
+            results.append(type(error))
+
+    assert results[0] == results[1]
+
+
+def test_a_body_that_is_too_long_is_refused_behind_a_known_head_too() -> None:
+    long = SIMPLE.replace(b"Length: 5", b"Length: 1001").replace(b"hello", b"x" * 1001)
+
+    with pytest.raises(PayloadTooLargeError):
+        read(SIMPLE, SIMPLE, long)
+
+
+def test_what_a_handler_does_to_the_fields_of_a_request_does_not_reach_the_next() -> None:
+    first, second, third = read(SIMPLE, SIMPLE, SIMPLE)
+    first.headers.clear()
+    second.headers.clear()
+
+    assert third.header(b"x-thing") == b"1"
+
+
 def test_path_and_query_are_kept_and_an_absolute_url_loses_its_host() -> None:
     (one,), (two,) = read(SIMPLE), read(b"GET http://other:1/p?q HTTP/1.1\r\nHost: a\r\n\r\n")
 

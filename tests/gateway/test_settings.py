@@ -21,8 +21,8 @@ URL = "http://127.0.0.1:8000"
         ("admin_port", {"admin_port": 65536}),
         ("max_attempts", {"max_attempts": 0}),
         ("connect_timeout_s", {"connect_timeout_s": 0.0}),
-        ("tokenizer", {"tokenizer": ("demo=",)}),
-        ("tokenizer", {"tokenizer": ("a", "b")}),
+        ("tokenizer_path", {"tokenizer_path": ("demo=",)}),
+        ("tokenizer_path", {"tokenizer_path": ("a", "b")}),
     ],
 )
 def test_a_bad_setting_is_refused_by_name(param: str, values: dict[str, object]) -> None:

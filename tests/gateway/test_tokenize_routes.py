@@ -99,7 +99,7 @@ async def test_a_text_that_engines_may_tidy_goes_to_an_engine() -> None:
     assert json.loads(answer.body) == {"by": "engine"}
 
 
-@pytest.mark.parametrize("settings", [{}, {"tokenizer_mode": "remote", "tokenizer": (f"demo={DEMO}",)}])
+@pytest.mark.parametrize("settings", [{}, {"tokenizer": "remote", "tokenizer_path": (f"demo={DEMO}",)}])
 async def test_without_a_tokenizer_of_its_own_the_gateway_relays(settings: dict[str, object]) -> None:
     async with FakeUpstream(behaviour=relayed) as upstream, running_gateway(upstream, **settings) as gateway:
         answer = await ask(gateway, "/tokenize", prompt="a")

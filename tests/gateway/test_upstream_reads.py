@@ -59,6 +59,13 @@ class _Sink:
         self.error = error
 
 
+class _Heads(_Sink):
+    head = ResponseHead(status=0, reason=b"")
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.head = head
+
+
 def _read(reads: list[bytes]) -> tuple[_Sink, list[UpstreamConnection]]:
     sink, idle = _Sink(), []
 
@@ -92,6 +99,53 @@ def test_reads_of_one_chunk_each_go_past_the_parser() -> None:
     parts = [b"data: %d\n\n" % number for number in range(20)]
     sink, idle = _read([_HEAD, *_framed(parts)])
     assert (sink.num_passed, sink.body, len(idle)) == (20, b"".join(parts), 1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=5))
+def test_answers_like_the_last_one_are_as_if_parsed_anew(bodies: list[bytes]) -> None:
+    answers = [b"HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nContent-Length: %d\r\n\r\n%b" % (len(b), b) for b in bodies]
+
+    async def run() -> tuple[list[tuple[ResponseHead, bytes]], int]:
+        idle: list[UpstreamConnection] = []
+        timeouts = UpstreamTimeouts(connect_s=1.0, first_byte_s=1.0, idle_s=1.0)
+        connection = UpstreamConnection(timeouts=timeouts, name="one", on_idle=idle.append, on_lost=lambda _: None)
+        connection.connection_made(_Transport())
+        found = []
+        for answer in answers:
+            sink = _Heads()
+            connection.send([b"POST / HTTP/1.1\r\n\r\n"], sink=sink)
+            connection.data_received(answer)
+            found.append((sink.head, sink.body))
+            assert (sink.num_ends, sink.error) == (1, None)
+        return found, len(idle)
+
+    found, num_idle = asyncio.run(run())
+    assert num_idle == len(bodies)
+    for (head, body), expected in zip(found, bodies, strict=True):
+        assert body == expected
+        assert head == ResponseHead(
+            status=200,
+            reason=b"OK",
+            headers=[(b"content-type", b"text/x"), (b"content-length", b"%d" % len(expected))],
+            content_length=len(expected),
+        )
+
+
+def test_bytes_after_a_whole_answer_close_the_connection() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+    async def run() -> tuple[int, bool]:
+        idle: list[UpstreamConnection] = []
+        timeouts = UpstreamTimeouts(connect_s=1.0, first_byte_s=1.0, idle_s=1.0)
+        connection = UpstreamConnection(timeouts=timeouts, name="one", on_idle=idle.append, on_lost=lambda _: None)
+        connection.connection_made(_Transport())
+        for read in (answer, answer, answer + b"more"):
+            connection.send([b"POST / HTTP/1.1\r\n\r\n"], sink=_Heads())
+            connection.data_received(read)
+        return len(idle), connection.is_usable
+
+    assert asyncio.run(run()) == (2, False)
 
 
 def test_a_broken_chunk_after_whole_ones_fails_the_answer() -> None:

@@ -5,7 +5,6 @@ This page knows the order; each step's how is in its own module.
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Collection
@@ -79,7 +78,7 @@ class RequestHandler:
         self._now = time.monotonic
 
     async def __call__(self, request: Request, client: ResponseWriter) -> None:
-        request_id = request_id_of(request.header(b"x-request-id")) or b"%016x" % random.getrandbits(64)  # noqa: S311 - a name, no secret
+        request_id = request_id_of(request.header(b"x-request-id")) or b"%016x" % random.getrandbits(64)
         trail = self._observation.begin(request, request_id=request_id)
         try:
             await self._answer(request, client, trail, request_id=request_id)

@@ -80,10 +80,10 @@ class GatewaySettings:
     """URL that traces are sent to by OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces."""
     traces_share: float = 1.0
     """Part of the requests that are traced, from 0 to 1, among those whose client has not decided it."""
-    tokenizer: tuple[str, ...] = ()
+    tokenizer_path: tuple[str, ...] = ()
     """Tokenizers as MODEL=PATH, or one bare PATH for all models; a path may be a name on the Hugging Face hub. Without:
     what an endpoint's /v1/models gives as `root`, if that is a directory here or its files are in the hub's cache."""
-    tokenizer_mode: Literal["local", "remote", "auto"] = "local"
+    tokenizer: Literal["local", "remote", "auto"] = "local"
     """Whose tokenizer counts. `local`: the gateway's. `remote`: that of an endpoint that serves the model (POST
     /tokenize), and the gateway's when none answers. `auto`: the gateway's where it has the model's, else an
     endpoint's."""
@@ -168,7 +168,7 @@ class GatewaySettings:
             raise SettingsError(message, param="admin_api_key")
         self._check_ports()
         self._check_positive()
-        tokenizer_paths(self.tokenizer)
+        tokenizer_paths(self.tokenizer_path)
         self._check_routing()
 
     def _check_routing(self) -> None:
@@ -243,9 +243,11 @@ def tokenizer_paths(entries: tuple[str, ...]) -> dict[str | None, Path]:
         model = name if separator else None
         text = path if separator else entry
         if not text or model == "":
-            raise SettingsError(f"tokenizer {entry!r} is neither MODEL=PATH nor PATH", param="tokenizer")
+            raise SettingsError(f"tokenizer_path {entry!r} is neither MODEL=PATH nor PATH", param="tokenizer_path")
         if model in paths:
             which = f"model {model!r}" if model else "all models"
-            raise SettingsError(f"tokenizer {entry!r}: {which} has one already; give one each", param="tokenizer")
+            raise SettingsError(
+                f"tokenizer_path {entry!r}: {which} has one already; give one each", param="tokenizer_path"
+            )
         paths[model] = Path(text)
     return paths

@@ -22,10 +22,10 @@ class TokenParts:
     def __init__(
         self, settings: GatewaySettings, fleet: Fleet, service: TokenizationService, *, registry: CollectorRegistry
     ) -> None:
-        self._tokenizers = ModelTokenizers(service, paths=tokenizer_paths(settings.tokenizer))
+        self._tokenizers = ModelTokenizers(service, paths=tokenizer_paths(settings.tokenizer_path))
         self.loaded = LoadedTokenizers(service, self._tokenizers)
         self.remote: RemoteTokenizers | None = None
-        if settings.tokenizer_mode != "local":
+        if settings.tokenizer != "local":
             self.remote = RemoteTokenizers(
                 fleet, local=self.loaded, settings=_pool_settings(settings), registry=registry
             )
@@ -34,13 +34,13 @@ class TokenParts:
             self._tokenizers,
             timeout_s=settings.tokenize_timeout_s,
             remote=self.remote,
-            mode=settings.tokenizer_mode,
+            mode=settings.tokenizer,
         )
         self.routes = TokenizeRoutes(
             service,
             self._tokenizers,
             timeout_s=settings.tokenize_timeout_s,
-            is_on=settings.tokenizer_mode != "remote",
+            is_on=settings.tokenizer != "remote",
         )
 
     def load_for(self, models: Mapping[str, ServedModel]) -> None:

@@ -60,10 +60,10 @@ class RequestReader:
         """Take bytes from the client. Raises a RequestError when they are no request that we take; the connection is
         then of no more use."""
         whole = None if self.is_in_head or self.is_in_body else whole_message(data)
-        if whole is not None and self._known is not None and whole.head == self._known.head:
-            if len(data) - whole.body_at <= self._limits.max_body_bytes:
-                self._on_request(self._known.request(data, whole))
-                return
+        known = self._known if whole is not None and len(data) <= self._limits.max_body_bytes else None
+        if known is not None and whole is not None and whole.head == known.head:
+            self._on_request(known.request(data, whole))
+            return
         if not self.is_in_body:
             self.is_in_head = True
         self._num_complete = 0

@@ -3,8 +3,8 @@
 Theory. On one connection a client sends the same fields with every request, and an endpoint with every answer; only
 Content-Length differs. Such a head need not be parsed again: what was understood of the last one is true of it.
 
-Rule: only a head that llhttp has taken is remembered, and one is like it only if every byte is the same but the digits of
-its one Content-Length. Whatever could be read in two ways was refused by llhttp, or stands in the bytes that must be equal.
+Rule: only a head that llhttp has taken is remembered, and one is like it only if every byte is the same but the digits
+of its one Content-Length. What could be read in two ways was refused by llhttp, or is in the bytes that must be equal.
 """
 
 import re

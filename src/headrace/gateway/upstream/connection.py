@@ -184,7 +184,9 @@ class UpstreamConnection(asyncio.Protocol):
         """What was just read, for the next answer like it."""
         names = [name for name, _ in self._headers]
         status = self._parser.get_status_code()
-        if not self._can_reuse or names.count(b"content-length") != 1 or status < 200 or status in {204, 304}:
+        if not self._can_reuse or status in {204, 304} or b"transfer-encoding" in names:
+            return None
+        if names.count(b"content-length") != 1:
             return None
         head = _head_of(status, self._reason, self._headers)
         return _KnownHead(whole.head, answer=head, length_at=names.index(b"content-length"))
@@ -192,7 +194,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _take_whole(self, head: ResponseHead, body: bytes) -> None:
         """An answer like the last one, whole: what the parser would have said of it."""
         assert self._sink is not None
-        self._can_reuse = True
+        self._can_reuse = not self._is_last
         self._head = head
         self._sink.on_head(head)
         if self._sink is not None and body:

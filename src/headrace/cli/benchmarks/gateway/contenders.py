@@ -91,7 +91,7 @@ def ours(place: Place, *, keys_file: Path, version: str) -> Contender:
         *(sys.executable, "-m", "headrace.cli.main", "gateway", *endpoints),
         *("--port", str(place.port), "--admin-port", str(place.spare_port)),
         *("--keys-file", str(keys_file), "--price", "0.5/0.1/1.5"),
-        *("--tokenizer", str(place.tokenizer), "--log-level", "warning"),
+        *("--tokenizer-path", str(place.tokenizer), "--log-level", "warning"),
     ]
     return Contender(name=OURS, version=version, port=place.port, command=command, is_exact=True)
 
