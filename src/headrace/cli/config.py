@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from headrace.cli.settings import Resolved
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_FILE_COLUMNS = 240
+"""A file or a pipe has no width, and a table cut to 80 columns loses its names."""
 _COMMANDS = {"serve": "headrace.cli.serve", "gateway": "headrace.cli.gateway"}
 
 
@@ -24,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
     """Print the settings that the command would run with; the exit status."""
     arguments = _parser().parse_args(argv)
     command = importlib.import_module(_COMMANDS[arguments.command])
-    Console(soft_wrap=True).print(_table(resolve_all(command, arguments.arguments)))
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
+    console.print(_table(resolve_all(command, arguments.arguments)))
     return 0
 
 

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace keys", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="add|list|revoke")
     add = _command(commands, "add", _add, "add a key and print it; it is not shown again")
-    add.add_argument("name", help="what the key is called in lists, logs and metrics")
+    add.add_argument("name", help="what the key is called in lists and logs")
     _add_limits(add)
     _command(commands, "list", _list, "show names and limits")
     revoke = _command(commands, "revoke", _revoke, "take a key away")

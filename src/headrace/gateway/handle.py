@@ -1,4 +1,4 @@
-"""The life of a request: identify, admit, tokenize, choose, forward, settle.
+"""The life of a request: identify, tokenize, admit, choose, forward, settle.
 
 This page knows the order; each step's how is in its own module.
 """
@@ -15,13 +15,23 @@ from headrace.gateway.admission.control import Admission
 from headrace.gateway.admission.keys import ApiKey, without_keys
 from headrace.gateway.admission.refusals import headers_of
 from headrace.gateway.admission.slots import RequestSlots
-from headrace.gateway.admission.ticket import COST_HEADER, Ticket
+from headrace.gateway.admission.ticket import Ticket
 from headrace.gateway.choose import Chooser, Chosen
 from headrace.gateway.endpoint import Attempt, Endpoint
 from headrace.gateway.fleet import Fleet
 from headrace.gateway.http.answers import answer_error, answer_json
 from headrace.gateway.http.head import request_id_of
 from headrace.gateway.http.message import Headers, Request, ResponseHead
+from headrace.gateway.http.own_headers import (
+    CACHED_TOKENS_PREDICTED,
+    COST,
+    ENDPOINT,
+    OVERHEAD_MS,
+    POLICY,
+    PROMPT_TOKENS,
+    REASON,
+    TOKEN_IN,
+)
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
@@ -228,18 +238,18 @@ class RequestHandler:
                 attempt.note_answering()
             self._chooser.note_answering(chosen, status=head.status, now=self._now())
             own = [
-                (b"x-headrace-endpoint", chosen.endpoint.name_bytes),
-                (b"x-headrace-policy", self._chooser.policy_name),
-                (b"x-headrace-reason", f"{chosen.reason}; tokens {prompt.why}".encode("ascii", "replace")),
-                (b"x-headrace-token-in", sending.header),
-                (b"x-headrace-overhead-ms", b"%.3f" % (overhead_s * 1e3)),
+                (ENDPOINT, chosen.endpoint.name_bytes),
+                (POLICY, self._chooser.policy_name),
+                (REASON, f"{chosen.reason}; tokens {prompt.why}".encode("ascii", "replace")),
+                (TOKEN_IN, sending.header),
+                (OVERHEAD_MS, b"%.3f" % (overhead_s * 1e3)),
                 *ticket.headers(),
                 *(_announce_cost(call, ticket) if head.is_event_stream else ticket.cost_headers()),
             ]
             if prompt.total is not None:
-                own.append((b"x-headrace-prompt-tokens", b"%d" % prompt.total))
+                own.append((PROMPT_TOKENS, b"%d" % prompt.total))
             if chosen.routed.num_cached_tokens is not None:
-                own.append((b"x-headrace-cached-tokens-predicted", b"%d" % chosen.routed.num_cached_tokens))
+                own.append((CACHED_TOKENS_PREDICTED, b"%d" % chosen.routed.num_cached_tokens))
             if all(name != b"x-request-id" for name, _ in head.headers):
                 own.append((b"x-request-id", call.request_id))
             return own
@@ -271,11 +281,11 @@ def _plan(
 
 def _headers_here(call: Call, ticket: Ticket) -> Headers:
     """Of an answer that the gateway gives in place of an endpoint."""
-    return [(b"x-headrace-reason", b"answered by the gateway"), (b"x-request-id", call.request_id), *ticket.headers()]
+    return [(REASON, b"answered by the gateway"), (b"x-request-id", call.request_id), *ticket.headers()]
 
 
 def _announce_cost(call: Call, ticket: Ticket) -> Headers:
-    return [(b"trailer", COST_HEADER)] if _takes_cost_trailer(call, ticket) else []
+    return [(b"trailer", COST)] if _takes_cost_trailer(call, ticket) else []
 
 
 def _takes_cost_trailer(call: Call, ticket: Ticket) -> bool:

@@ -14,12 +14,13 @@ from headrace.gateway.admission.key_watch import KeyWatch
 from headrace.gateway.admission.keys import ANONYMOUS, KEY_HEADERS, ApiKey, KeyRing, given_key
 from headrace.gateway.admission.local_state import LocalState
 from headrace.gateway.admission.prices import Price, parse_prices
-from headrace.gateway.admission.priority import HEADER, class_of
+from headrace.gateway.admission.priority import class_of
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.admission.state import Grant, LimitState, Report
 from headrace.gateway.admission.ticket import Ticket
 from headrace.gateway.admission.usage_totals import ModelTotals, sum_of
 from headrace.gateway.http.message import Request
+from headrace.gateway.http.own_headers import PRIORITY
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt_tokens import PromptCount
 
@@ -142,7 +143,7 @@ class Admission:
         _check_model(key, call.model, price)
         charge = charge_of(call, prompt, default_completion_tokens=self._settings.default_completion_tokens)
         priority = class_of(
-            asked=call.request.header(HEADER),
+            asked=call.request.header(PRIORITY),
             allowed=key.priority,
             num_prompt_tokens=charge.prompt_tokens,
             long_prompt_tokens=self._settings.long_prompt_tokens,

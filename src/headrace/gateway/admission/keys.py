@@ -19,7 +19,8 @@ _NUM_INDEX_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """One key and what it may do. Its name stands in logs and metrics and keeps its account when the key is renewed."""
+    """One key and what it may do. Its name stands in logs and on the dashboard, and keeps its account when the key is
+    renewed."""
 
     name: str
     digest: bytes = field(repr=False)

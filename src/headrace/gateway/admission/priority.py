@@ -3,13 +3,12 @@
 from typing import Literal, get_args
 
 from headrace.errors import InvalidRequestError
+from headrace.gateway.http.own_headers import PRIORITY
 
 PriorityClass = Literal["interactive", "normal", "batch"]
 
 PRIORITIES: tuple[PriorityClass, ...] = get_args(PriorityClass)
 """The first goes first."""
-
-HEADER = b"x-headrace-priority"
 
 
 def class_of(
@@ -33,5 +32,5 @@ def _parse(text: bytes) -> PriorityClass:
         if word == name:
             return name
     raise InvalidRequestError(
-        f"{HEADER.decode()} is {word[:40]!r}; give one of {', '.join(PRIORITIES)}.", param=HEADER.decode()
+        f"{PRIORITY.decode()} is {word[:40]!r}; give one of {', '.join(PRIORITIES)}.", param=PRIORITY.decode()
     )

@@ -11,10 +11,9 @@ from headrace.gateway.admission.prices import Price, money_text
 from headrace.gateway.admission.refusals import limit_headers
 from headrace.gateway.admission.state import Grant
 from headrace.gateway.http.message import Headers
+from headrace.gateway.http.own_headers import COST, LIMITS, QUEUED_MS
 from headrace.gateway.routes import UsageForm
 from headrace.gateway.usage import Meter
-
-COST_HEADER = b"x-headrace-cost"
 
 
 class Settler(Protocol):
@@ -65,9 +64,9 @@ class Ticket:
         """What the answer tells of the key's limits, and of its waiting."""
         headers = limit_headers(self._grant.key.limits, self._grant.levels)
         if self.waited_s:
-            headers.append((b"x-headrace-queued-ms", b"%.3f" % (self.waited_s * 1e3)))
+            headers.append((QUEUED_MS, b"%.3f" % (self.waited_s * 1e3)))
         if self._why_local is not None:
-            headers.append((b"x-headrace-limits", b"local"))
+            headers.append((LIMITS, b"local"))
         return headers
 
     def cost_headers(self) -> Headers:
@@ -75,7 +74,7 @@ class Ticket:
         usage = self.meter.usage()
         if self._price is None or usage is None:
             return []
-        return [(COST_HEADER, money_text(bill_of(usage, self._price).cost).encode("ascii"))]
+        return [(COST, money_text(bill_of(usage, self._price).cost).encode("ascii"))]
 
     def __enter__(self) -> Self:
         return self

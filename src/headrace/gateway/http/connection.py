@@ -19,7 +19,7 @@ from typing import Protocol, cast
 from headrace.errors import HeadraceError, OverloadedError, RequestError
 from headrace.gateway.http.answers import answer_error
 from headrace.gateway.http.message import Request, RequestTimeoutError
-from headrace.gateway.http.request_reader import RequestReader, SizeLimits
+from headrace.gateway.http.request_reader import KnownHeads, RequestReader, SizeLimits
 from headrace.gateway.http.response_writer import ResponseWriter
 
 Handler = Callable[[Request, ResponseWriter], Awaitable[None]]
@@ -53,6 +53,9 @@ class ConnectionHost(Protocol):
     @property
     def is_draining(self) -> bool: ...
 
+    @property
+    def known_heads(self) -> KnownHeads: ...
+
     def add(self, connection: "ClientConnection") -> None: ...
 
     def remove(self, connection: "ClientConnection") -> None: ...
@@ -72,7 +75,9 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(limits=limits.sizes, on_head=self._on_head, on_request=self._on_request)
+        self._reader = RequestReader(
+            limits=limits.sizes, on_head=self._on_head, on_request=self._on_request, heads=server.known_heads
+        )
         self._ready: deque[Request] = deque()
         self._backlog: list[bytes] = []
         self._num_backlog_bytes = 0

@@ -9,6 +9,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from headrace.gateway.http.message import Headers
+from headrace.gateway.http.own_headers import PREFIX
 
 _HOP_BY_HOP = frozenset(
     {
@@ -26,7 +27,6 @@ _HOP_BY_HOP = frozenset(
 )
 _OWN_IN_REQUEST = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-forwarded-for", b"x-request-id"}
 _OWN_IN_RESPONSE = _HOP_BY_HOP | {b"content-length"}
-_OWN_PREFIX = b"x-headrace-"
 _REQUEST_ID = re.compile(rb"[!#-;=?-~]{1,128}")
 """Visible ASCII without quotes and angle brackets: nothing that a log or a page could misread."""
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
@@ -58,7 +58,7 @@ def forwarded_request_head(
 def relayed_response_headers(headers: Headers) -> Headers:
     """The fields of an endpoint's answer that its client gets."""
     dropped = _dropped(headers, _OWN_IN_RESPONSE)
-    return [item for item in headers if item[0] not in dropped and not item[0].startswith(_OWN_PREFIX)]
+    return [item for item in headers if item[0] not in dropped and not item[0].startswith(PREFIX)]
 
 
 def response_head(

@@ -16,6 +16,7 @@ from headrace.gateway.http.whole import Whole, whole_message
 
 _NEVER_KNOWN = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"trailer"})
 """Fields of requests that are parsed each time."""
+_MAX_KNOWN_HEADS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,16 @@ class RequestReader:
     """
 
     def __init__(
-        self, *, limits: SizeLimits, on_head: Callable[[bool], None], on_request: Callable[[Request], None]
+        self,
+        *,
+        limits: SizeLimits,
+        on_head: Callable[[bool], None],
+        on_request: Callable[[Request], None],
+        heads: "KnownHeads | None" = None,
     ) -> None:
+        """`heads` may be shared by the readers of a server; None: heads of its own."""
         self._limits = limits
+        self._heads = KnownHeads() if heads is None else heads
         self._on_head_done = on_head
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
@@ -54,16 +62,16 @@ class RequestReader:
         self._version = ""
         self._keep_alive = False
         self._num_complete = 0
-        self._known: _KnownHead | None = None
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the client. Raises a RequestError when they are no request that we take; the connection is
         then of no more use."""
         whole = None if self.is_in_head or self.is_in_body else whole_message(data)
-        known = self._known if whole is not None and len(data) <= self._limits.max_body_bytes else None
-        if known is not None and whole is not None and whole.head == known.head:
-            self._on_request(known.request(data, whole))
-            return
+        if whole is not None and len(data) <= self._limits.max_body_bytes:
+            known = self._heads.find(whole)
+            if known is not None:
+                self._on_request(known.request(data, whole))
+                return
         if not self.is_in_body:
             self.is_in_head = True
         self._num_complete = 0
@@ -78,22 +86,19 @@ class RequestReader:
         if self._num_unaccounted_bytes > self._limits.max_head_bytes and (self.is_in_head or self.is_in_body):
             raise self._head_too_large()
         if whole is not None and self._num_complete == 1 and not self.is_in_head and not self.is_in_body:
-            self._known = self._known_head(whole)
+            self._remember(whole)
 
-    def _known_head(self, whole: Whole) -> "_KnownHead | None":
+    def _remember(self, whole: Whole) -> None:
         """What was just read, for the next request like it."""
         names = [name for name, _ in self._headers]
         if not self._keep_alive or self._version != "1.1" or not _NEVER_KNOWN.isdisjoint(names):
-            return None
-        if names.count(b"content-length") != 1:
-            return None
-        return _KnownHead(
-            whole.head,
-            method=self._method,
-            target=_origin_form(self._url),
-            headers=self._headers,
-            length_at=names.index(b"content-length"),
-        )
+            return
+        if names.count(b"content-length") == 1:
+            length_at = names.index(b"content-length")
+            known = KnownHead(
+                method=self._method, target=_origin_form(self._url), headers=self._headers, length_at=length_at
+            )
+            self._heads.keep(whole, known)
 
     # llhttp's callbacks, in the order in which they come
 
@@ -207,13 +212,30 @@ class RequestReader:
             self.feed(rest)
 
 
-class _KnownHead:
+class KnownHeads:
+    """The heads of the latest requests, all of their bytes but the lengths; at most 256."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, KnownHead] = {}
+
+    def find(self, whole: Whole) -> "KnownHead | None":
+        return self._heads.get(whole.head)
+
+    def keep(self, whole: Whole, known: "KnownHead") -> None:
+        if len(self._heads) >= _MAX_KNOWN_HEADS:
+            self._heads.clear()  # clients whose heads differ every time gain nothing here, and cost others little
+        self._heads[whole.head] = known
+
+    def __repr__(self) -> str:
+        return f"KnownHeads({len(self._heads)})"
+
+
+class KnownHead:
     """A head that was understood, and the requests that come behind heads like it."""
 
-    __slots__ = ("_headers", "_length_at", "_method", "_target", "head")
+    __slots__ = ("_headers", "_length_at", "_method", "_target")
 
-    def __init__(self, head: bytes, *, method: str, target: bytes, headers: Headers, length_at: int) -> None:
-        self.head = head
+    def __init__(self, *, method: str, target: bytes, headers: Headers, length_at: int) -> None:
         self._method = method
         self._target = target
         self._headers = list(headers)

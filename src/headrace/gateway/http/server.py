@@ -10,6 +10,7 @@ from headrace.aio.tasks import TaskOwner
 from headrace.errors import HeadraceError
 from headrace.gateway.deadlines import Deadlines
 from headrace.gateway.http.connection import ClientConnection, ConnectionLimits, Handler
+from headrace.gateway.http.request_reader import KnownHeads
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class HttpServer:
     ) -> None:
         self.handler = handler
         self.is_draining = False
+        self.known_heads = KnownHeads()
         self._limits = limits
         self._max_connections = max_connections
         self._max_held_body_bytes = max_held_body_bytes

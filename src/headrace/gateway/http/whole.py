@@ -1,7 +1,7 @@
-"""Messages that come whole, in one read, behind a head like the last one. Pure.
+"""Messages that come whole, in one read, behind a head like one before. Pure.
 
-Theory. On one connection a client sends the same fields with every request, and an endpoint with every answer; only
-Content-Length differs. Such a head need not be parsed again: what was understood of the last one is true of it.
+Theory. A client sends the same fields with every request, and an endpoint with every answer; only the length differs.
+Such a head need not be parsed again: what was understood of the last one like it is true of it.
 
 Rule: only a head that llhttp has taken is remembered, and one is like it only if every byte is the same but the digits
 of its one Content-Length. What could be read in two ways was refused by llhttp, or is in the bytes that must be equal.
