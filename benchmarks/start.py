@@ -1,12 +1,11 @@
 """How fast things start: the import, the gateway, one engine, the whole demo. Medians of interleaved rounds.
 
-    .venv/bin/python benchmarks/start.py [--rounds N]
+    .venv/bin/python benchmarks/start.py [--rounds N] [--json]
 
 The file caches are warm after the first round, which is not counted.
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.cli.benchmarks.engine_measures import Spread, spread
 from headrace.cli.demo import Outcome
 from headrace.cli.fleet import Fleet
 from headrace.cli.stream_chat import stream_chat
@@ -74,19 +74,29 @@ MEASUREMENTS: dict[str, Callable[[], float]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+def measured(num_rounds: int) -> dict[str, Spread]:
+    """Seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in MEASUREMENTS}
-    for number in range(rounds + 1):
+    for number in range(num_rounds + 1):
         for name, measure in MEASUREMENTS.items():
             took = measure()
             if number:
                 seconds[name].append(took)
-        print(f"round {number} of {rounds} done", file=sys.stderr)
-    for name, values in seconds.items():
-        print(f"{name:50} {statistics.median(values):7.3f} s   (min {min(values):.3f}, max {max(values):.3f})")
+        print(f"round {number} of {num_rounds} done", file=sys.stderr)
+    return {name: spread(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = measured(arguments.rounds)
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+        return
+    for name, one in found.items():
+        print(f"{name:50} {one.median:7.3f} s   (min {one.lowest:.3f}, max {one.highest:.3f})")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from headrace.aio.stall import LoopStallMonitor
 from headrace.engine.front.metrics import PrometheusStatLogger
 from headrace.engine.statistics import EngineStatistics
-from headrace.gateway.instruments import Instruments
+from headrace.gateway.telemetry.instruments import Instruments
 from headrace.gateway.workers.instruments import WorkerInstruments
 from headrace.testing.fake_core import fake_engine_config
 from headrace.tokenization import TokenizationService

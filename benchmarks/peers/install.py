@@ -1,11 +1,12 @@
-"""Installs the engines and gateways that `headrace bench engine` and `headrace bench gateway` compare ours with, each
-into a virtual environment of its own.
+"""Installs the engines, gateways and tokenizers that `headrace bench` compares ours with, each into a virtual
+environment of its own.
 
-    .venv/bin/python benchmarks/peers/install.py [--root DIR] [--models DIR] [NAME ...]
+    .venv/bin/python benchmarks/peers/install.py [--root DIR] [--models DIR] [--production-stack DIR] [NAME ...]
 
 Run it again to go on where it stopped. A peer that cannot be installed is reported, and the others go on. The folder is
 outside of the repository; each engine's `peer.json` and each gateway's `gateway.json` there are for the benchmarks. pip
-must know an index that has torch's CPU build.
+must know an index that has torch's CPU build. vLLM production-stack's router is on no registry: it is installed where a
+copy of its sources is to hand.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +35,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One engine or gateway: what to install, how to see that it works, and the runner that drives an engine."""
+    """One of them: what to install, how to see that it works, and the runner that drives an engine or tokenizers."""
 
     name: str
     folder: str
@@ -45,12 +46,16 @@ class Peer:
     about: str
     runner: str | None = None
     """None for a gateway, which the benchmark knows how to start."""
+    manifest: str = "peer.json"
+    """The file that says that it is there; those of engines have this name."""
     unwanted: tuple[str, ...] = ()
     """Packages that come along and break it."""
     converted_suffix: str | None = None
     """What its own model files end with; None for one that reads Hugging Face directories."""
     before: Callable[["Installation"], None] | None = None
     environment: Callable[["Installation"], dict[str, str]] | None = None
+    pip_options: tuple[str, ...] = ()
+    pip_environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,7 @@ def install(peer: Peer, root: Path) -> None:
             at.run([sys.executable, "-m", "venv", str(at.folder / "venv")])
         if peer.before is not None:
             peer.before(at)
-        at.pip("install", *peer.requirements)
+        at.pip("install", *peer.pip_options, *peer.requirements, environment=peer.pip_environment)
         if peer.unwanted:
             at.pip("uninstall", "--yes", *peer.unwanted)
         at.run([str(at.python), "-c", peer.probe])
@@ -130,7 +135,7 @@ def write_manifest(at: Installation) -> None:
             "converted_suffix": peer.converted_suffix,
             "environment": peer.environment(at) if peer.environment is not None else {},
         }
-    name = "gateway.json" if peer.runner is None else "peer.json"
+    name = "gateway.json" if peer.runner is None else peer.manifest
     partial = at.folder / f"{name}.partial"
     partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     partial.rename(at.folder / name)
@@ -247,7 +252,31 @@ PEERS = (
         probe="import dynamo.frontend, dynamo.mocker",
         about="a gateway with simulated engines of its own; 0.5 GB",
     ),
+    Peer(
+        name="tokenizer libraries",
+        folder="tokenizers",
+        package="tiktoken",
+        requirements=("tokenizers==0.23.3", "tiktoken==0.14.0", "gigatoken==0.10.0", "kitoken==0.11.1", "tokie==0.1.4"),
+        probe="import tokenizers, tiktoken, gigatoken, kitoken, tokie",
+        runner="tokenizers_runner.py",
+        manifest="tokenizers.json",
+        about="tiktoken, gigatoken, kitoken, tokie; 0.2 GB",
+    ),
 )
+
+
+def production_stack(sources: Path) -> Peer:
+    """vLLM production-stack's router from a copy of its repository."""
+    return Peer(
+        name="production-stack",
+        folder="production-stack",
+        package="vllm-router",
+        requirements=(str(sources.resolve()),),
+        probe="import vllm_router.app",
+        about="a gateway; 140 MB",
+        pip_options=("--ignore-requires-python",),  # it says 3.12, and runs on 3.11
+        pip_environment={"SETUPTOOLS_SCM_PRETEND_VERSION": "0.1.99"},  # a copy without git does not know its own
+    )
 
 
 def make_model(models: Path) -> None:
@@ -268,11 +297,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of folders: only these peers")
     parser.add_argument("--root", type=Path, default=CACHE / "peers", help="where the environments go")
     parser.add_argument("--models", type=Path, default=CACHE / "models", help="where the random model goes")
+    parser.add_argument("--production-stack", type=Path, metavar="DIR", help="a copy of its repository, to install it")
     arguments = parser.parse_args()
-    known = [peer.folder for peer in PEERS]
+    peers = [*PEERS, *([production_stack(arguments.production_stack)] if arguments.production_stack else [])]
+    known = [peer.folder for peer in peers]
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    wanted = [peer for peer in PEERS if not arguments.names or peer.folder in arguments.names]
+    wanted = [peer for peer in peers if not arguments.names or peer.folder in arguments.names]
     missing = []
     for number, peer in enumerate(wanted, 1):
         say(f"[{number}/{len(wanted)}] {peer.name}")

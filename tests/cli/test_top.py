@@ -14,7 +14,7 @@ from tests.gateway.sample_snapshot import endpoint, snapshot
 from headrace.cli.main import main
 from headrace.cli.top import _news, _states
 from headrace.cli.top_frame import frame
-from headrace.gateway.snapshot import Snapshot
+from headrace.gateway.admin.snapshot import Snapshot
 from headrace.openai.sse import encode_event
 
 

@@ -20,8 +20,8 @@ from headrace.cli.launch import Sources
 from headrace.errors import SettingsError
 from headrace.gateway.discovery.kubernetes.objects import Pod
 from headrace.gateway.discovery.kubernetes.translate import Rules, endpoints_of_pod
-from headrace.gateway.instruments import Instruments
 from headrace.gateway.settings import GatewaySettings
+from headrace.gateway.telemetry.instruments import Instruments
 from tests.deploy.manifests import (
     KUBERNETES,
     OVERLAYS,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from headrace.gateway.admin import admin_app
-from headrace.gateway.admin_api import AdminApi
-from headrace.gateway.broadcast import Broadcast
+from headrace.gateway.admin.broadcast import Broadcast
+from headrace.gateway.admin.endpoint_routes import AdminApi
+from headrace.gateway.admin.server import admin_app
 from headrace.gateway.http.own_headers import OWN_HEADERS
 from headrace.testing.fake_upstream import FakeUpstream
 from tests.gateway.support import exchange, running_gateway

@@ -2,8 +2,7 @@
 
 import math
 
-from headrace.gateway.decisions import Decision
-from headrace.gateway.snapshot import (
+from headrace.gateway.admin.snapshot import (
     AdmissionView,
     ContentView,
     EndpointView,
@@ -15,6 +14,7 @@ from headrace.gateway.snapshot import (
     TimesView,
     TokenizationView,
 )
+from headrace.gateway.telemetry.decisions import Decision
 
 
 def endpoint(number: int, **fields: object) -> EndpointView:

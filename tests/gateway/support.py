@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.app import Gateway
 from headrace.gateway.settings import GatewaySettings
-from headrace.gateway.traces import RequestTracer
+from headrace.gateway.telemetry.traces import RequestTracer
 from headrace.testing.fake_upstream import FakeUpstream
 
 CHAT = "/v1/chat/completions"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.capability import UNKNOWN, EngineKind, capability_of, engine_kind, read_version
 from headrace.gateway.routes import Route
+from headrace.gateway.token_in.capability import UNKNOWN, EngineKind, capability_of, engine_kind, read_version
 from headrace.server.api_table import OPERATIONS
 from headrace.server.openapi import openapi_document
 

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from headrace.aio.tasks import TaskOwner
-from headrace.gateway.admin import AdminServer, admin_app
-from headrace.gateway.broadcast import Broadcast
-from headrace.gateway.snapshot import Snapshot
+from headrace.gateway.admin.broadcast import Broadcast
+from headrace.gateway.admin.server import AdminServer, admin_app
+from headrace.gateway.admin.snapshot import Snapshot
 from tests.gateway.sample_snapshot import decision, endpoint, snapshot
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs playwright")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.gateway.decision_file import DecisionFile
-from headrace.gateway.decisions import TracedDecision
+from headrace.gateway.telemetry.decision_file import DecisionFile
+from headrace.gateway.telemetry.decisions import TracedDecision
 
 
 def decision(number: int) -> TracedDecision:

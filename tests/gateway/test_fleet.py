@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from headrace.breaker import Breaker
 from headrace.gateway.deadlines import Deadlines
 from headrace.gateway.discovery.source import EndpointSpec
-from headrace.gateway.endpoint import Endpoint, ModelCard, ServedModel
-from headrace.gateway.fleet import Fleet
-from headrace.gateway.lifecycle import Lifecycle
+from headrace.gateway.endpoints.endpoint import Endpoint, ModelCard, ServedModel
+from headrace.gateway.endpoints.fleet import Fleet
+from headrace.gateway.endpoints.lifecycle import Lifecycle
+from headrace.gateway.endpoints.reported_load import Elsewhere, ReportedLoad, StartMarks, read_load
 from headrace.gateway.prefix_index import ChainHashers, PrefixIndex
-from headrace.gateway.reported_load import Elsewhere, ReportedLoad, StartMarks, read_load
 from headrace.gateway.upstream.address import parse_address
 from headrace.gateway.upstream.connection import UpstreamTimeouts
 from headrace.gateway.upstream.pool import UpstreamPool

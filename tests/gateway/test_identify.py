@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from headrace.errors import HeadraceError, InvalidRequestError, ModelNotFoundError
-from headrace.gateway.endpoint import ModelCard, ServedModel
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call, identify
 from headrace.gateway.routes import Route

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.gateway.instruments import Instruments
+from headrace.gateway.telemetry.instruments import Instruments
 from headrace.testing.fake_upstream import FakeUpstream
 from tests.gateway.support import chat_request, exchange, running_gateway
 

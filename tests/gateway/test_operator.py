@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from headrace.errors import OverloadedError, SettingsError
-from headrace.gateway.broadcast import Broadcast
+from headrace.gateway.admin.broadcast import Broadcast
 from headrace.openai.sse import SseDecoder
 from headrace.testing.fake_upstream import FakeUpstream, answers, completes, streams
 from headrace.tokenization import ByteTokenizer, TokenIds

@@ -16,7 +16,7 @@ from headrace.gateway.parity import (
 )
 from headrace.gateway.parity.agreement import Agreement
 from headrace.gateway.parity.instruments import ParityInstruments
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.tokens import PromptCount
 
 CHAT = "/v1/chat/completions"
 PATIENCE = Patience(num_drifts=3, num_exact=5)

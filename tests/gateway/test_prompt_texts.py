@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from headrace.errors import RequestError
-from headrace.gateway.endpoint import ModelCard
+from headrace.gateway.endpoints.endpoint import ModelCard
 from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call, CallFields
-from headrace.gateway.prompt_texts import given_token_ids, prompts_of
+from headrace.gateway.prompt.texts import given_token_ids, prompts_of
 from headrace.gateway.routes import Route
 from headrace.server.chat import chat_prompt
 from headrace.server.messages import MessagesDialect

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.recent import RecentCounts, quantile
+from headrace.gateway.admin.recent import RecentCounts, quantile
 
 BOUNDS = (1.0, 2.0, 5.0, 10.0, float("inf"))
 

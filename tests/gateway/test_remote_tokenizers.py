@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from headrace.gateway.remote_tokenizers import key_of
+from headrace.gateway.prompt.remote_tokenizers import key_of
 from headrace.testing.fake_tokenizer_server import FakeTokenizerApi
 from headrace.testing.fake_upstream import Behaviour, Exchange, FakeUpstream, Received, answers, completes, hangs
 from tests.gateway.support import CHAT, RawAnswer, chat_body, chat_request, exchange, running_gateway

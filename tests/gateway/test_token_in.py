@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.capability import UNKNOWN, Capability
-from headrace.gateway.endpoint import ModelCard, ServedModel
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call, CallFields, identify
-from headrace.gateway.ids_json import IdsWriter
 from headrace.gateway.parity import ParityLedger
-from headrace.gateway.prompt_tokens import PromptCount
-from headrace.gateway.stream_usage import ask_usage
-from headrace.gateway.token_in import Sending, TokenIn
+from headrace.gateway.prompt.tokens import PromptCount
+from headrace.gateway.token_in.capability import UNKNOWN, Capability
+from headrace.gateway.token_in.ids_json import IdsWriter
+from headrace.gateway.token_in.sending import Sending, TokenIn
+from headrace.gateway.usage.stream_usage import ask_usage
 from headrace.tokenization.tokenizer import pack_token_ids
 
 CHAT = "/v1/chat/completions"

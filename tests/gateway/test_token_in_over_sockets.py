@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from headrace.gateway.app import Gateway
-from headrace.gateway.capability import UNKNOWN
+from headrace.gateway.token_in.capability import UNKNOWN
 from headrace.testing.fake_upstream import Exchange, FakeUpstream, answers, dies_at_once
 from headrace.testing.tokenizing_engine import TokenizingEngine
 from tests.gateway.support import RawAnswer, chat_body, chat_request, exchange, running_gateway

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from headrace.errors import ModelNotFoundError
-from headrace.gateway.endpoint import ModelCard, ServedModel
-from headrace.gateway.tokenizers import Found, LoadedTokenizers, ModelTokenizers
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
+from headrace.gateway.prompt.tokenizers import Found, LoadedTokenizers, ModelTokenizers
 from headrace.tokenization import TokenizationService, TokenizationSettings
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from headrace.errors import SettingsError
-from headrace.gateway import access_log
 from headrace.gateway.settings import GatewaySettings
-from headrace.gateway.traces import RequestTracer, tracer_of
-from headrace.gateway.trail import UNOBSERVED, Observation
+from headrace.gateway.telemetry import access_log
+from headrace.gateway.telemetry.traces import RequestTracer, tracer_of
+from headrace.gateway.telemetry.trail import UNOBSERVED, Observation
 from headrace.log import _JsonFormatter
 from headrace.testing.fake_upstream import FakeUpstream, answers, dies_at_once, hangs, streams
 from tests.gateway.support import chat_body, chat_request, exchange, raw_client, running_gateway, settled

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.gateway.event_boundary import EventBoundary
 from headrace.gateway.http.message import ResponseHead
 from headrace.gateway.routes import UsageForm
-from headrace.gateway.usage import EventUsage, JsonUsage, Meter, NoUsage, Usage, usage_reader
+from headrace.gateway.usage.usage import EventUsage, JsonUsage, Meter, NoUsage, Usage, usage_reader
 
 USAGE = b'{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}'
 

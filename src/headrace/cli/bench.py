@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from headrace.cli.benchmarks import chats, machine, memory, worst_cases
+from headrace.cli.benchmarks import chats, libraries, machine, memory, worst_cases
 from headrace.cli.benchmarks.callers import caller_groups
 from headrace.cli.benchmarks.encoding import MODEL, Encoders, encoding_groups
 from headrace.cli.benchmarks.loop import measure_lag, scenarios
@@ -31,10 +31,16 @@ from headrace.tokenization.service import TokenizationService
 _WITH_OWN_FLAGS = {
     "engine": ("headrace.cli.benchmarks.engine", "our engine beside the peers that are installed"),
     "gateway": ("headrace.cli.benchmarks.gateway.command", "our gateway beside the peers that are installed"),
+    "routing": (
+        "headrace.cli.benchmarks.routing.command",
+        "policies on a trace, beside Dynamo's router; decision times",
+    ),
+    "server": ("headrace.cli.benchmarks.server.command", "what the server costs beside the engine behind it"),
     "front": ("headrace.cli.benchmarks.front", "the engine's front end over a core that computes nothing"),
     "serve": ("headrace.cli.bench_serve.command", "any OpenAI endpoint, under a load like vLLM's bench serve"),
 }
 """Loaded when chosen: they import the engine."""
+_PEERS_ROOT = Path.home() / ".cache" / "headrace" / "peers"
 _MAX_HOSTILE_ROUNDS = 5
 _NUM_QUICK_FAMILIES = 2
 _FILE_COLUMNS = 140
@@ -92,11 +98,14 @@ async def _bench_tokenization(
     groups = [group for make in makers for group in make(encoders, is_quick=arguments.quick)]
     if wanted := [group for group in groups if arguments.only in group.title]:
         results["rows"] = await _measure_groups(wanted, num_rounds, steps)
+    if arguments.only in libraries.TITLE:
+        rows, results["notes"] = await _measure_libraries(arguments, encoders, num_rounds, steps)
+        results["rows"] = [*results.get("rows", []), *rows]
     for field, (title, measure_part) in _PARTS.items():
         if arguments.only in title:
             results[field] = await measure_part(arguments, encoders, num_rounds, steps)
     if not results:
-        titles = [*(group.title for group in groups), *(title for title, _ in _PARTS.values())]
+        titles = [*(group.title for group in groups), libraries.TITLE, *(title for title, _ in _PARTS.values())]
         raise SettingsError(f"--only {arguments.only!r} is in none of the titles: {'; '.join(titles)}", param="only")
     return results
 
@@ -107,6 +116,22 @@ async def _measure_groups(groups: Sequence[Group], num_rounds: int, steps: Steps
         steps.begin(group.title, num_steps=num_rounds + 1)
         rows += await measure(group, num_rounds=num_rounds, on_round=steps.step)
     return rows
+
+
+async def _measure_libraries(
+    arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps
+) -> tuple[list[Row], list[str]]:
+    """Rows, and what is left out."""
+    peers = libraries.installed(arguments.peers_root, Path(arguments.tokenizer))
+    if peers is None:
+        return [], ["other tokenizer libraries are not installed: make peers"]
+    num_tokens = (1000,) if arguments.quick else (4000, 128_000)
+    try:
+        async with peers:
+            groups, notes = await libraries.library_groups(encoders, peers, num_tokens=num_tokens)
+            return await _measure_groups(groups, num_rounds, steps), notes
+    except libraries.LibrariesError as error:
+        return [], [error.message]
 
 
 async def _measure_chats(arguments: argparse.Namespace, encoders: Encoders, num_rounds: int, steps: Steps) -> Any:
@@ -179,6 +204,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="of tokenization, only the parts whose title has TEXT in it"
+    )
+    parser.add_argument(
+        "--peers-root",
+        type=Path,
+        default=_PEERS_ROOT,
+        metavar="DIR",
+        help="of tokenization, where other libraries are (default: %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds: to see that it works")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from headrace.cli.top_frame import frame
 from headrace.errors import SettingsError, UpstreamError
-from headrace.gateway.snapshot import Snapshot
+from headrace.gateway.admin.snapshot import Snapshot
 from headrace.openai.sse import SseDecoder
 
 _SILENT_S = 10.0

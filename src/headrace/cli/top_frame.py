@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.gateway.snapshot import EndpointView, LaneView, Snapshot
+from headrace.gateway.admin.snapshot import EndpointView, LaneView, Snapshot
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MAX_SPARK_WIDTH = 20

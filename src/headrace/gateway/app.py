@@ -15,34 +15,34 @@ from headrace.aio.bridge import make_async
 from headrace.aio.stall import LoopStallMonitor
 from headrace.aio.tasks import TaskOwner
 from headrace.errors import SettingsError
-from headrace.gateway.admin import AdminServer, admin_app
-from headrace.gateway.admin_api import AdminApi
+from headrace.gateway.admin.broadcast import Broadcast
+from headrace.gateway.admin.endpoint_routes import AdminApi
+from headrace.gateway.admin.sampler import Sampler
+from headrace.gateway.admin.server import AdminServer, admin_app
+from headrace.gateway.admin.snapshot import Snapshot
 from headrace.gateway.admission.control import Admission
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.admission.slots import RequestSlots
-from headrace.gateway.broadcast import Broadcast
 from headrace.gateway.deadlines import Deadlines
-from headrace.gateway.decisions import DecisionLog
-from headrace.gateway.endpoint import Endpoint
-from headrace.gateway.endpoint_parts import EndpointParts
-from headrace.gateway.fleet import Fleet
+from headrace.gateway.endpoints.endpoint import Endpoint
+from headrace.gateway.endpoints.fleet import Fleet
+from headrace.gateway.endpoints.parts import EndpointParts
+from headrace.gateway.endpoints.wanted import Wanted
 from headrace.gateway.handle import RequestHandler
 from headrace.gateway.http.connection import ConnectionLimits
 from headrace.gateway.http.request_reader import SizeLimits
 from headrace.gateway.http.server import HttpServer, url_of
-from headrace.gateway.instruments import Instruments
 from headrace.gateway.local_routes import LocalRoutes
+from headrace.gateway.prompt.parts import TokenParts
 from headrace.gateway.retry import Retries
 from headrace.gateway.routing_parts import RoutingParts
-from headrace.gateway.sampler import Sampler
 from headrace.gateway.settings import GatewaySettings
 from headrace.gateway.settle import Ledger
-from headrace.gateway.snapshot import Snapshot
-from headrace.gateway.token_in_parts import TokenInParts
-from headrace.gateway.token_parts import TokenParts
-from headrace.gateway.traces import RequestTracer, tracer_of
-from headrace.gateway.trail import Observation
-from headrace.gateway.wanted import Wanted
+from headrace.gateway.telemetry.decisions import DecisionLog
+from headrace.gateway.telemetry.instruments import Instruments
+from headrace.gateway.telemetry.traces import RequestTracer, tracer_of
+from headrace.gateway.telemetry.trail import Observation
+from headrace.gateway.token_in.parts import TokenInParts
 from headrace.gateway.workers.place import WorkerPlace
 from headrace.gateway.workers.routes import worker_routes
 from headrace.metrics import expose

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.gateway.endpoint import Endpoint
-from headrace.gateway.fleet import Fleet
+from headrace.gateway.endpoints.endpoint import Endpoint
+from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.http.message import RouteNotFoundError
 from headrace.gateway.identify import Call
 from headrace.gateway.prefix_index import ChainHashers
-from headrace.gateway.prompt_blocks import PromptBlocks
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.blocks import PromptBlocks
+from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.router import Routed, Router
 from headrace.gateway.routing import PolicyName
-from headrace.gateway.usage import Usage
+from headrace.gateway.usage.usage import Usage
 
 _BY_PROMPT = frozenset({"prefix", "prefix_hash"})
 

@@ -17,8 +17,8 @@ from headrace.gateway.admission.refusals import headers_of
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.admission.ticket import Ticket
 from headrace.gateway.choose import Chooser, Chosen
-from headrace.gateway.endpoint import Attempt, Endpoint
-from headrace.gateway.fleet import Fleet
+from headrace.gateway.endpoints.endpoint import Attempt, Endpoint
+from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.http.answers import answer_error, answer_json
 from headrace.gateway.http.head import request_id_of
 from headrace.gateway.http.message import Headers, Request, ResponseHead
@@ -35,16 +35,16 @@ from headrace.gateway.http.own_headers import (
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
-from headrace.gateway.prompt_tokens import PromptCount, PromptCounter
+from headrace.gateway.prompt.tokenize_routes import TokenizeRoutes
+from headrace.gateway.prompt.tokens import PromptCount, PromptCounter
 from headrace.gateway.proxy import Answer, RelayPlan, relay
 from headrace.gateway.retry import Retries, is_fault_status
 from headrace.gateway.settle import Ledger
-from headrace.gateway.stream_usage import ask_usage
-from headrace.gateway.token_in import Sending
-from headrace.gateway.token_in_parts import TokenInParts
-from headrace.gateway.tokenize_routes import TokenizeRoutes
-from headrace.gateway.trail import Observation, Trail
-from headrace.gateway.usage_routes import UsageRoutes
+from headrace.gateway.telemetry.trail import Observation, Trail
+from headrace.gateway.token_in.parts import TokenInParts
+from headrace.gateway.token_in.sending import Sending
+from headrace.gateway.usage.routes import UsageRoutes
+from headrace.gateway.usage.stream_usage import ask_usage
 from headrace.openai.context_length import check_context_length
 
 _LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.errors import InvalidRequestError, ModelNotFoundError
-from headrace.gateway.endpoint import ModelCard, ServedModel
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import MethodNotAllowedError, Request, RouteNotFoundError
 from headrace.gateway.routes import Route
 

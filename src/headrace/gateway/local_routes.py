@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import ModelNotFoundError
-from headrace.gateway.fleet import Fleet
+from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.http.answers import answer_json
 from headrace.gateway.http.message import MethodNotAllowedError, Request
 from headrace.gateway.http.response_writer import ResponseWriter

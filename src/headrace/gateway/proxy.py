@@ -25,10 +25,10 @@ from headrace.gateway.http.message import Headers, ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call
 from headrace.gateway.retry import RETRIED_STATUSES, is_fault_status
-from headrace.gateway.stream_usage import without_usage
 from headrace.gateway.upstream.connection import UpstreamConnection
 from headrace.gateway.upstream.pool import UpstreamPool
-from headrace.gateway.usage import Meter, Usage
+from headrace.gateway.usage.stream_usage import without_usage
+from headrace.gateway.usage.usage import Meter, Usage
 
 _REFUSALS = frozenset({400, 422})
 _MAX_HELD_JSON_BYTES = 1 << 20

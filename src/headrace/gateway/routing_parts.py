@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.gateway.choose import Chooser
-from headrace.gateway.decision_file import DecisionFile
-from headrace.gateway.endpoint import Endpoint
-from headrace.gateway.fleet import Fleet
+from headrace.gateway.endpoints.endpoint import Endpoint
+from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.kv_events.monitor import KvEventMonitor, KvEventStatistics
 from headrace.gateway.kv_events.sources import parse_sources
 from headrace.gateway.prefix_index import ChainHashers, Holder, PrefixIndex, PrefixIndexStatistics
 from headrace.gateway.router import Router
 from headrace.gateway.routing import POLICIES
 from headrace.gateway.settings import GatewaySettings
+from headrace.gateway.telemetry.decision_file import DecisionFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,15 @@ from headrace.errors import HeadraceError
 from headrace.gateway.admission.bill import Bill
 from headrace.gateway.admission.prices import PICO
 from headrace.gateway.choose import Chosen
-from headrace.gateway.decisions import Decision, DecisionLog, Trace
 from headrace.gateway.identify import Call
-from headrace.gateway.instruments import Instruments
-from headrace.gateway.parity_check import ParityCheck
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.parity.check import ParityCheck
+from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.proxy import Answer
 from headrace.gateway.routes import Route
-from headrace.gateway.token_in import Sending
-from headrace.gateway.usage import Usage
+from headrace.gateway.telemetry.decisions import Decision, DecisionLog, Trace
+from headrace.gateway.telemetry.instruments import Instruments
+from headrace.gateway.token_in.sending import Sending
+from headrace.gateway.usage.usage import Usage
 
 _ROUTES = frozenset({*(route.value for route in Route), "/v1/models", "/health"})
 

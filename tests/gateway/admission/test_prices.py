@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headrace.errors import SettingsError
 from headrace.gateway.admission.bill import bill_of
 from headrace.gateway.admission.prices import PICO, Price, dollars, money_text, parse_money, parse_prices
-from headrace.gateway.usage_forms import PromptTokensDetails, Usage
+from headrace.gateway.usage.forms import PromptTokensDetails, Usage
 
 
 def test_a_price_has_three_parts_or_two_and_the_bare_one_is_for_all_others() -> None:

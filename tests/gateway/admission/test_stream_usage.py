@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.endpoint import ModelCard, ServedModel
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call, identify
-from headrace.gateway.stream_usage import ask_usage, without_usage
+from headrace.gateway.usage.stream_usage import ask_usage, without_usage
 from headrace.testing.fake_upstream import DONE, chunk_event, usage_event
 
 

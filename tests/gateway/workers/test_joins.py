@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.gateway.wanted import EndpointDetails, EndpointList, EndpointState
+from headrace.gateway.endpoints.wanted import EndpointDetails, EndpointList, EndpointState
 from headrace.gateway.workers.metrics import join_metrics
 from headrace.gateway.workers.states import join_endpoints, join_states
 from headrace.metrics import expose

@@ -24,3 +24,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryReport | None = None
     worst_cases: list[WorstCaseRow] | None = None
     lag: list[LagRow] | None = None
+    notes: list[str] = []
+    """What is not there, and why."""

@@ -25,6 +25,8 @@ def show(report: Report, console: Console) -> None:
         _show_worst_cases(report.worst_cases, console)
     if report.lag:
         _show_lag(report.lag, console)
+    for note in report.notes:
+        console.print(note, markup=False)
     about = report.machine
     packages = ", ".join(f"{name} {version}" for name, version in about.packages.items())
     console.print(f"\n{about.cpu}, {about.num_cores} cores, load {about.load}, {about.system}, Python {about.python}")

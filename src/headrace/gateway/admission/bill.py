@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from headrace.gateway.admission.prices import Price
-from headrace.gateway.usage import Usage
+from headrace.gateway.usage.usage import Usage
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):

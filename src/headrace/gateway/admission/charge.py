@@ -5,7 +5,7 @@ import msgspec
 from headrace.gateway.admission.limits import Hold
 from headrace.gateway.admission.prices import Price
 from headrace.gateway.identify import Call
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.tokens import PromptCount
 
 _BYTES_PER_TOKEN = 3
 _TEXT_FIELDS = ("messages", "tools", "prompt", "input", "instructions", "system", "prompt_token_ids", "token_ids")

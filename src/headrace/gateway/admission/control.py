@@ -22,7 +22,7 @@ from headrace.gateway.admission.usage_totals import ModelTotals, sum_of
 from headrace.gateway.http.message import Request
 from headrace.gateway.http.own_headers import PRIORITY
 from headrace.gateway.identify import Call
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.tokens import PromptCount
 
 _IN_MEMORY = "memory"
 

@@ -13,7 +13,7 @@ from headrace.gateway.admission.state import Grant
 from headrace.gateway.http.message import Headers
 from headrace.gateway.http.own_headers import COST, LIMITS, QUEUED_MS
 from headrace.gateway.routes import UsageForm
-from headrace.gateway.usage import Meter
+from headrace.gateway.usage.usage import Meter
 
 
 class Settler(Protocol):

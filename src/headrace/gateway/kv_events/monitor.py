@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.aio.tasks import TaskOwner
 from headrace.errors import UpstreamError
-from headrace.gateway.endpoint import Endpoint
+from headrace.gateway.endpoints.endpoint import Endpoint
 from headrace.gateway.kv_events.apply import EventSink
 from headrace.gateway.kv_events.sources import EventSource, ask_sources
 from headrace.gateway.prefix_index import ChainHashers, PrefixIndex

@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from headrace.gateway.identify import Call
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.routes import Route
 
 PromptKind: TypeAlias = Literal[

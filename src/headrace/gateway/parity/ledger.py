@@ -12,7 +12,7 @@ import msgspec
 from headrace.gateway.parity.agreement import AUDIT_EVERY, Agreement, Patience, Proof, TokenInTrust, TrustState
 from headrace.gateway.parity.comparison import CachedComparison, Comparison, ParityResult
 from headrace.gateway.parity.kind import PromptKind
-from headrace.gateway.prompt_tokens import PromptCount
+from headrace.gateway.prompt.tokens import PromptCount
 
 _LOG = logging.getLogger(__name__)
 _NUM_EXAMPLES = 20

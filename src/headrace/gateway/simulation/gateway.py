@@ -5,8 +5,8 @@ engines say of their load when they are asked. Pure."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.gateway.endpoints.reported_load import Elsewhere, ReportedLoad
 from headrace.gateway.prefix_index import ChainHasher, Holder, PrefixIndex, StoredBlocks
-from headrace.gateway.reported_load import Elsewhere, ReportedLoad
 from headrace.gateway.router import Prompt, Routed, Router
 from headrace.gateway.routing import Policy
 from headrace.gateway.simulation.engine import Job

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.aio.bridge import make_async
 from headrace.errors import HeadraceError, SettingsError, UpstreamError
-from headrace.gateway.wanted import Wanted
+from headrace.gateway.endpoints.wanted import Wanted
 from headrace.gateway.workers.link import Told, ask
 from headrace.gateway.workers.routes import WANTED_PATH
 from headrace.gateway.workers.spec import Refused, Started, WorkerSpec

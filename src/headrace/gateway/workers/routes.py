@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.gateway.admin_api import EndpointControl
-from headrace.gateway.wanted import Wanted
+from headrace.gateway.admin.endpoint_routes import EndpointControl
+from headrace.gateway.endpoints.wanted import Wanted
 
 LIST_PATH = "/worker/endpoints"
 WANTED_PATH = "/worker/wanted"

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 
 from headrace.gateway.admission.settings import AdmissionSettings
+from headrace.gateway.endpoints.wanted import Wanted
 from headrace.gateway.settings import GatewaySettings
-from headrace.gateway.wanted import Wanted
 from headrace.tokenization import TokenizationSettings
 
 

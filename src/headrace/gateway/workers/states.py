@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
-from headrace.gateway.wanted import EndpointDetails, EndpointList, SourceView
+from headrace.gateway.endpoints.wanted import EndpointDetails, EndpointList, SourceView
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from headrace.aio.tasks import TaskOwner
 from headrace.errors import HeadraceError, SettingsError, UpstreamError
-from headrace.gateway.admin import AdminServer, admin_app
-from headrace.gateway.admin_api import AdminApi
+from headrace.gateway.admin.broadcast import Broadcast
+from headrace.gateway.admin.endpoint_routes import AdminApi
+from headrace.gateway.admin.server import AdminServer, admin_app
 from headrace.gateway.admission.settings import AdmissionSettings
-from headrace.gateway.broadcast import Broadcast
+from headrace.gateway.endpoints.wanted import EndpointList, Wanted
 from headrace.gateway.http.server import url_of
 from headrace.gateway.settings import GatewaySettings
-from headrace.gateway.wanted import EndpointList, Wanted
 from headrace.gateway.workers.instruments import WorkerInstruments
 from headrace.gateway.workers.member import COMMAND, Member
 from headrace.gateway.workers.metrics import join_metrics

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from headrace.cli.benchmarks.gateway.bench import GatewayBench, Plan
-from headrace.cli.benchmarks.gateway.contenders import PEERS
+from headrace.cli.benchmarks.gateway.contenders import OURS, PEERS
 from headrace.cli.benchmarks.gateway.figures import PARTS
 from headrace.cli.benchmarks.gateway.parts import QUICK, Scale
 from headrace.cli.benchmarks.gateway.tables import show
@@ -27,7 +27,7 @@ _FILE_COLUMNS = 160
 
 
 def run(argv: Sequence[str]) -> int:
-    """Measure and print; the exit status: 0, whether bars are met or not.
+    """Measure and print; the exit status: 0, whether bars are met or not, and 1 when our answers were wrong.
 
     Raises BenchProcessError, SettingsError, WorkloadError.
     """
@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
         show(report, Console(highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS))
-    return 0
+    return 1 if any(row.contender == OURS and row.error is not None for row in report.rows) else 0
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:

@@ -49,6 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Whether answers must be equal byte by byte; some peers write them anew."""
     mark: str = ""
     """What must be in an answer that was written anew."""
+    counted: str = ""
+    """What is counted in such answers."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     """Of the processes that were named."""
     own_cpu_s: float
+    num_counted: int = 0
     times: Times | None = None
     """Of all requests; of streams, from the sending of an event to its arrival."""
     later_times: Times | None = None

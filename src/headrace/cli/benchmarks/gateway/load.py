@@ -105,6 +105,7 @@ class Load:
         self._is_measuring = False
         self._num_done = 0
         self._num_ended = 0
+        self._num_counted = 0
 
     def run(self) -> Outcome:
         """Do the job (blocking)."""
@@ -121,6 +122,7 @@ class Load:
             measured_s=meter.elapsed_s,
             cpu_s=meter.cpu_s,
             own_cpu_s=meter.own_cpu_s,
+            num_counted=self._num_counted,
             times=_times_of(self._times),
             later_times=_times_of(self._later_times),
             error=error,
@@ -274,6 +276,8 @@ class Load:
         """Of a peer that writes answers anew, at least the mark must have come."""
         if self._job.is_exact or not data.startswith(b"HTTP/1.1 200") or self._job.mark.encode() not in data:
             raise _WrongAnswerError(repr(data[:600]))
+        if self._job.counted and self._is_measuring:
+            self._num_counted += data.count(self._job.counted.encode())
 
     def _begin(self, meter: "_Meter") -> None:
         self._is_measuring = True

@@ -62,8 +62,7 @@ class _Connection:
 
 
 class Upstream:
-    """Serves until it is told to stop by a signal. It never waits for a client: what does not fit into a socket's
-    buffer is a fault of the benchmark, and ends it."""
+    """Serves until it is told to stop by a signal. It never waits for a client."""
 
     def __init__(self, *, model: str, max_model_len: int, ports: Sequence[int]) -> None:
         self._model = model
@@ -87,10 +86,10 @@ class Upstream:
             timeout_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else 1.0
             for fd, _ in self._epoll.poll(timeout_s):
                 connection = self._connections.get(fd)
-                if connection is None:
-                    self._accept(self._listeners[fd])
-                else:
+                if connection is not None:
                     self._read(fd, connection)
+                elif fd in self._listeners:
+                    self._accept(self._listeners[fd])
             if self._due:
                 self._send_due(time.monotonic())
 
@@ -144,23 +143,23 @@ class Upstream:
         if not data.startswith(b"POST"):
             path = data.split(b" ", 2)[1].partition(b"?")[0]
             answer = self._gets.get(path) or _JSON_HEAD % (b"404 Not Found", 2, b"{}")
-            connection.sock.send(answer)
+            self._send(connection, answer)
             return
         found = _SEED.search(data, head_end)
         num_prompt_tokens = int(found[1]) if found else 0
         if found is None:
-            connection.sock.send(_JSON_HEAD % (b"404 Not Found", 2, b"{}"))
+            self._send(connection, _JSON_HEAD % (b"404 Not Found", 2, b"{}"))
         elif _STREAM.search(data, head_end):
             self._begin_stream(connection, data, head_end, num_prompt_tokens)
         else:
             body = answer_of(self._model, num_prompt_tokens=num_prompt_tokens)
-            connection.sock.send(_JSON_HEAD % (b"200 OK", len(body), body))
+            self._send(connection, _JSON_HEAD % (b"200 OK", len(body), body))
 
     def _begin_stream(self, connection: _Connection, data: bytes, head_end: int, num_prompt_tokens: int) -> None:
         found = _MAX_TOKENS.search(data, head_end)
         connection.num_events_left = int(found[1]) if found else _COMPLETION_TOKENS
         connection.num_prompt_tokens = num_prompt_tokens
-        connection.sock.send(_STREAM_HEAD)
+        self._send(connection, _STREAM_HEAD)
         self._join(connection, time.monotonic())
 
     def _join(self, connection: _Connection, now_s: float) -> None:
@@ -186,12 +185,21 @@ class Upstream:
             return False
         if connection.num_events_left:
             connection.num_events_left -= 1
-            connection.sock.send(framed)
+            self._send(connection, framed)
             return True
         counts = (connection.num_prompt_tokens, _COMPLETION_TOKENS, connection.num_prompt_tokens + _COMPLETION_TOKENS)
         event = _LAST_EVENTS % (self._model.encode(), *counts)
-        connection.sock.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
+        self._send(connection, b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
         return False
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        """All of it, or the connection is cut: a client that has left, or reads no more, as one that was stopped."""
+        try:
+            num_sent = connection.sock.send(data)
+        except OSError:
+            num_sent = 0
+        if num_sent < len(data) and not connection.is_gone:
+            self._drop(connection.sock.fileno(), connection)
 
     def _drop(self, fd: int, connection: _Connection) -> None:
         self._epoll.unregister(fd)

@@ -1,0 +1,1 @@
+"""Measurements of this repository; `make bench` runs them all."""

@@ -1,0 +1,149 @@
+"""Finds what an answer says it cost, in the bytes as they pass. Pure; an answer that says nothing gives None.
+
+The words differ by route: `usage_forms` knows them.
+"""
+
+from typing import Protocol
+
+from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.routes import UsageForm
+from headrace.gateway.usage.forms import Usage, form_of
+
+__all__ = ["EventUsage", "JsonUsage", "Meter", "NoUsage", "Usage", "UsageReader", "usage_reader"]
+
+_MAX_JSON_BYTES = 4 << 20
+_MARK = b'"usage"'
+_LINE_ENDS = (b"\n", b"\r")
+
+
+class UsageReader(Protocol):
+    """Looks at the parts of one body, in order."""
+
+    num_events: int
+    """Events seen so far; 0 for a body that is no stream."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def result(self) -> Usage | None: ...
+
+
+class EventUsage:
+    """Reads server-sent events, wherever they are cut. The last usage counts, since some servers repeat it."""
+
+    def __init__(self, form: UsageForm = "openai") -> None:
+        self.num_events = 0
+        self._form = form_of(form)
+        self._usage: Usage | None = None
+        self._line = bytearray()
+        """The beginning of a line whose end has not come."""
+
+    def feed(self, data: bytes) -> None:
+        self.num_events += data.count(b"\n\n") or data.count(b"\r\n\r\n")
+        if self._line or not data.endswith(_LINE_ENDS):
+            data = self._whole_lines(data)
+        if _MARK in data:
+            self._read(data)
+
+    def result(self) -> Usage | None:
+        if self._line:
+            self._read(bytes(self._line))
+            self._line.clear()
+        return self._usage
+
+    def _read(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            if line.startswith(b"data:") and _MARK in line:
+                self._usage = self._form.read(line[5:]) or self._usage
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        end = max(map(data.rfind, _LINE_ENDS)) + 1
+        whole = bytes(self._line) + data[:end] if end else b""
+        if end:
+            self._line.clear()
+        if len(self._line) + len(data) - end <= _MAX_JSON_BYTES:
+            self._line += data[end:]
+        else:
+            self._line.clear()  # what follows of it begins no line that is read
+        return whole
+
+
+class JsonUsage:
+    """Reads one JSON body, if it is not longer than 4 MiB."""
+
+    num_events = 0
+
+    def __init__(self, form: UsageForm = "openai") -> None:
+        self._form = form_of(form)
+        self._parts: list[bytes] = []
+        self._result: Usage | None = None
+        self._num_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        self._num_bytes += len(data)
+        if self._num_bytes <= _MAX_JSON_BYTES:
+            self._parts.append(data)
+        else:
+            self._parts.clear()
+
+    def result(self) -> Usage | None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._result = self._form.read(data)
+            self._parts = [data] if self._result is None else []
+        return self._result
+
+
+class NoUsage:
+    """For bodies that cannot be read."""
+
+    num_events = 0
+
+    def feed(self, data: bytes) -> None:
+        """Nothing to find."""
+
+    def result(self) -> Usage | None:
+        return None
+
+
+class Meter:
+    """What one request has used, as far as its answer has told so far; whoever sends the request on keeps it."""
+
+    __slots__ = ("_form", "_reader", "is_sent", "status")
+
+    def __init__(self, form: UsageForm = "openai") -> None:
+        self.is_sent = False
+        """Whether any endpoint got the request."""
+        self.status: int | None = None
+        """Of the answer that its client gets."""
+        self._form: UsageForm = form
+        self._reader: UsageReader = NoUsage()
+
+    def begin(self, head: ResponseHead) -> None:
+        """An answer to be relayed has begun."""
+        self.status = head.status
+        self._reader = usage_reader(head, self._form)
+
+    def feed(self, data: bytes) -> None:
+        """A part of its body."""
+        self._reader.feed(data)
+
+    def usage(self) -> Usage | None:
+        """The usage, once the answer has told it."""
+        return self._reader.result()
+
+    @property
+    def num_events(self) -> int:
+        """Events of a stream so far."""
+        return self._reader.num_events
+
+    def __repr__(self) -> str:
+        return f"Meter(is_sent={self.is_sent}, status={self.status})"
+
+
+def usage_reader(head: ResponseHead, form: UsageForm = "openai") -> UsageReader:
+    """The reader that fits an answer."""
+    if not 200 <= head.status < 300:
+        return NoUsage()
+    if head.is_event_stream:
+        return EventUsage(form)
+    return JsonUsage(form) if head.is_json else NoUsage()
