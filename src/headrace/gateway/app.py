@@ -28,6 +28,7 @@ from headrace.gateway.endpoints.endpoint import Endpoint
 from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.endpoints.parts import EndpointParts
 from headrace.gateway.endpoints.wanted import Wanted
+from headrace.gateway.forward import Forwarder
 from headrace.gateway.handle import RequestHandler
 from headrace.gateway.http.connection import ConnectionLimits
 from headrace.gateway.http.request_reader import SizeLimits
@@ -104,21 +105,27 @@ class Gateway:
         self._tracer = tracer or tracer_of(settings)
         self.slots = RequestSlots(num_slots=settings.max_concurrent_requests)
         self.admission = Admission(self._admission_settings, places=self._places_of, observer=ledger)
-        handler = RequestHandler(
+        forwarder = Forwarder(
             fleet=self.fleet,
             chooser=self.routing.join(self.fleet),
-            slots=self.slots,
-            admission=self.admission,
-            counter=self.tokens.counter,
-            tokenize_routes=self.tokens.routes,
             token_in=self.token_in,
             ledger=ledger,
-            local_routes=local_routes,
-            observation=Observation(logs=settings.access_log, tracer=self._tracer),
             retries=Retries(
                 share=settings.retry_share, floor=settings.retry_floor, first_delay_s=settings.retry_delay_s
             ),
             max_attempts=settings.max_attempts,
+        )
+        handler = RequestHandler(
+            fleet=self.fleet,
+            slots=self.slots,
+            admission=self.admission,
+            counter=self.tokens.counter,
+            token_in=self.token_in,
+            ledger=ledger,
+            local_routes=local_routes,
+            tokenize_routes=self.tokens.routes,
+            forwarder=forwarder,
+            observation=Observation(logs=settings.access_log, tracer=self._tracer),
         )
         self.server = HttpServer(
             handler,
