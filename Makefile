@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
-.PHONY: help setup demo test test-all peers format check constraints clean
+.PHONY: help setup demo test test-all peers bench format check constraints clean
 
 help: ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,8 +26,11 @@ demo: $(STAMP) ## gateway, two engines, one streaming chat; ONCE=1 ends after it
 test: $(STAMP) ## the default suite
 	@$(BIN)/python -m pytest
 
-peers: $(STAMP) ## install the engines that the benchmarks compare with, outside the repository
-	@$(BIN)/python benchmarks/peers/install.py
+peers: $(STAMP) ## install what the benchmarks compare with, outside the repository; PRODUCTION_STACK=DIR
+	@$(BIN)/python benchmarks/peers/install.py $(if $(PRODUCTION_STACK),--production-stack $(PRODUCTION_STACK))
+
+bench: $(STAMP) ## every benchmark, and docs/benchmarks.md from it; QUICK=1, ONLY=NAMES
+	@$(BIN)/python -m benchmarks.all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 test-all: $(STAMP) ## the slow tests too
 	@$(BIN)/python -m pytest -m ""

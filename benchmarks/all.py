@@ -9,6 +9,7 @@ of it works, in less than five minutes, and leaves the page alone: its figures m
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -142,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.page_only:
         write_page(results=arguments.results)
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the benchmark too
     done = measure([entry for entry in ENTRIES if not wanted or entry.name in wanted], is_quick=arguments.quick)
     say(f"written: {write(done, arguments.results)}, {done.elapsed_s:.0f} s in all")
     if done.is_quick:
@@ -159,4 +161,7 @@ def _show(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -12,6 +12,7 @@ import asyncio
 import http.client
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def main() -> None:
     if arguments.send_to is not None:
         send(arguments.send_to, load)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what it has started too
     result = measure(load, url=arguments.url)
     if arguments.json:
         print(msgspec.json.encode(result).decode())

@@ -6,6 +6,7 @@ The file caches are warm after the first round, which is not counted.
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what it has started too
     found = measured(arguments.rounds)
     if arguments.json:
         print(msgspec.json.encode(found).decode())

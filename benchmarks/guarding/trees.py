@@ -1,4 +1,4 @@
-"""The files of a commit in a folder of their own, ready to be imported with `PYTHONPATH`; the repository is only read."""
+"""The files of a commit in a folder of their own, to be imported with `PYTHONPATH`; the repository is only read."""
 
 import shutil
 import subprocess

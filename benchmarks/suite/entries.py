@@ -98,7 +98,7 @@ ENTRIES = (
         name="gateway",
         title="The gateway on one core",
         command=_bench("gateway"),
-        quick=("--quick", "--only", "small,large,latency,streams,start", "--peers", "smg,sglang-router,vllm-router"),
+        quick=("--quick", "--only", "small,large,streams", "--peers", "smg,sglang-router,vllm-router"),
         summarize=gateway.summarize,
     ),
     Entry(

@@ -38,11 +38,11 @@ def _overview(measured: Sequence[Measured]) -> str:
     counts = {is_met: sum(bar.is_met is is_met for _, bar in bars) for is_met in (True, False, None)}
     lines = [f"Bars: {counts[True]} met, {counts[False]} missed, {counts[None]} not measured."]
     if missed := [
-        f"- {name}, {bar.title}: {_value(bar)}, limit {_limit(bar)}" for name, bar in bars if _is_missed(bar)
+        f"- {name}, {_cell(bar.title)}: {_value(bar)}, limit {_limit(bar)}" for name, bar in bars if _is_missed(bar)
     ]:
         lines += ["\nMissed:\n", *missed]
     if lost := [line for _, benchmark in measured for line in _lost(benchmark)]:
-        lines += ["\nWhere others are better:\n", *lost]
+        lines += ["\nWhere others are better, and how many times:\n", *lost]
     if failed := [f"- {one.name}: {_cell(one.error)}" for _, one in measured if one.error is not None]:
         lines += ["\nFailed:\n", *failed]
     return "\n".join(lines)
@@ -53,10 +53,13 @@ def _is_missed(bar: Bar) -> bool:
 
 
 def _lost(benchmark: Benchmark) -> Iterator[str]:
+    """A line for each figure, with the best peer first."""
     for figure in benchmark.figures:
-        for peer, ratio in _ratios(figure):
-            if ratio is not None and ratio < 1 - _EQUAL:
-                yield f"- {benchmark.name}, {figure.title}: {peer.name} is {1 / ratio:.2f} times better"
+        better = [(ratio, peer) for peer, ratio in _ratios(figure) if ratio is not None and ratio < 1 - _EQUAL]
+        if better:
+            better.sort(key=lambda one: one[0])
+            peers = ", ".join(f"{_cell(peer.name)} {number(1 / ratio)} x" for ratio, peer in better)
+            yield f"- {benchmark.name}, {_cell(figure.title)}: {peers}"
 
 
 def _section(run: Run, benchmark: Benchmark, *, title: str, plots: Sequence[str]) -> str:

@@ -49,6 +49,7 @@ def run(command: Command) -> bytes:
             stdout=output,
             stderr=subprocess.PIPE,
             env=environment,
+            process_group=0,  # Ctrl-C goes to us alone, and we end it
         )
         with _Deadline(process, command.timeout_s) as deadline:
             tail = _forward(process)
@@ -94,7 +95,8 @@ class _Deadline:
     def __exit__(self, *exc_info: object) -> None:
         for timer in self._timers:
             timer.cancel()
-        if self._process.poll() is None:  # Ctrl-C, which the benchmark has got as well
+        if self._process.poll() is None:  # we are interrupted
+            self._process.terminate()
             try:
                 self._process.wait(timeout=_END_TIMEOUT_S)
             except subprocess.TimeoutExpired:

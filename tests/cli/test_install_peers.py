@@ -63,3 +63,11 @@ def test_a_peer_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "unknown: nothing; there are llama-cpp, vllm" in done.stderr
+
+
+def test_production_stack_is_installed_from_a_copy_of_its_sources(script: SimpleNamespace, tmp_path: Path) -> None:
+    one = script.production_stack(tmp_path)
+    assert (one.folder, one.requirements) == ("production-stack", (str(tmp_path),))
+    command = [sys.executable, str(SCRIPT), "--root", str(tmp_path), "--production-stack", str(tmp_path), "nothing"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "tokenizers, production-stack" in done.stderr

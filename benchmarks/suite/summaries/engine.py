@@ -27,7 +27,7 @@ def summarize(output: bytes) -> Summary:
         for key, figure in FIGURES.items()
     ]
     figures = [*filter(lambda figure: figure.values, figures), *_single_values(engines)]
-    versions = ", ".join(f"{engine.name} {engine.version}" for engine in engines)
+    versions = ", ".join(f"{engine.name} {engine.version.removeprefix(f'{OURS} ')}" for engine in engines)
     about = f"{report.model.rpartition('/')[2]} on one core, {report.num_rounds} rounds; {versions}"
     return Summary(about=about, notes=report.notes, figures=figures, bars=[_bar(bar) for bar in report.bars])
 

@@ -39,15 +39,13 @@ def summarize(output: bytes) -> Summary:
 
 
 def _columns() -> list[tuple[str, str, str, str]]:
-    """Part, name, title and unit. A title that says little by itself has the part's first before it."""
-    found = []
-    for part, figures in PARTS.items():
-        first = next(iter(figures.values())).title
-        for name, figure in figures.items():
-            if (part, name) not in _NO_RESULTS:
-                title = figure.title if figure.title == first else f"{first}: {figure.title}"
-                found.append((part, name, title, figure.unit))
-    return found
+    """Part, name, title and unit."""
+    return [
+        (part, name, f"{part}: {figure.title}", figure.unit)
+        for part, figures in PARTS.items()
+        for name, figure in figures.items()
+        if (part, name) not in _NO_RESULTS
+    ]
 
 
 def _bar(bar: BarResult) -> Bar:

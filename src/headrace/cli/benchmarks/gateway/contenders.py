@@ -187,7 +187,28 @@ def _model_for_dynamo(place: Place) -> Path:
     return folder
 
 
-PEERS = {"smg": smg, "sglang-router": sglang_router, "vllm-router": vllm_router, "litellm": litellm, "dynamo": dynamo}
+def production_stack(place: Place) -> Contender | None:
+    """vLLM production-stack's router, installed by `make peers PRODUCTION_STACK=DIR`."""
+    version = _version(place, "production-stack")
+    if version is None:
+        return None
+    command = [
+        *(str(place.peers_root / "production-stack/venv/bin/vllm-router"), "--host", "127.0.0.1"),
+        *("--port", str(place.port), "--service-discovery", "static", "--static-backends", ",".join(place.urls)),
+        *("--static-models", ",".join(MODEL for _ in place.urls), "--routing-logic", "prefixaware"),
+        *("--log-level", "warning"),
+    ]
+    return Contender(name="production-stack", version=version, port=place.port, command=command)
+
+
+PEERS = {
+    "smg": smg,
+    "sglang-router": sglang_router,
+    "vllm-router": vllm_router,
+    "litellm": litellm,
+    "production-stack": production_stack,
+    "dynamo": dynamo,
+}
 
 
 class _Manifest(msgspec.Struct):

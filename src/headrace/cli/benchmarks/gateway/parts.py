@@ -80,12 +80,13 @@ class Measured:
         )
         outcome = run_job(job, core=self.load_core)
         self.next_chats[work] = outcome.num_chats
-        if outcome.error is not None:
+        error = outcome.error or ("it answered nothing" if not outcome.num_done else None)
+        if error is not None:
             who = "the fake endpoint" if is_direct else self.contender.name
-            raise WrongAnswerError(f"{who}: {outcome.error[:600]}")
+            raise WrongAnswerError(f"{who}: {error[:600]}")
         return outcome
 
-    def closed(self, *, num_connections: int = 32, measured_s: float | None = None, warm_up_s: float = 0.5) -> Job:
+    def closed(self, *, num_connections: int = 32, measured_s: float | None = None, warm_up_s: float = 1.0) -> Job:
         """Each connection sends its next request when it has its answer."""
         return Job(
             kind="closed",

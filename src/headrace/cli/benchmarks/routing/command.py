@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ def run(argv: Sequence[str]) -> int:
     if TRACE_BLOCK_SIZE % arguments.block_size:
         message = f"--block-size {arguments.block_size} does not divide the trace's blocks of {TRACE_BLOCK_SIZE} tokens"
         raise SettingsError(message, param="block_size")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends Dynamo's replay too
     with progress(Console(stderr=True, highlight=False)) as steps:
         report = _measured(arguments, steps)
     if arguments.json:
