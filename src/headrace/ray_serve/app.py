@@ -64,7 +64,7 @@ def _replicas(settings: RayServeSettings) -> dict[str, object]:
         return {"num_replicas": settings.min_replicas}
     from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
-    policy = AutoscalingPolicy(policy_function=scale_by_queue)  # type: ignore[no-untyped-call]  # theirs
+    policy = AutoscalingPolicy(policy_function=scale_by_queue)
     config = AutoscalingConfig(
         min_replicas=settings.min_replicas,
         max_replicas=settings.most_replicas,

@@ -167,7 +167,7 @@ class KubernetesClient:
         from kubernetes_asyncio.config import load_incluster_config
 
         given = {} if self._environment is None else {"environ": self._environment}
-        load_incluster_config(  # type: ignore[no-untyped-call]  # theirs
+        load_incluster_config(
             client_configuration=configuration,
             token_filename=str(self._service_account / "token"),
             cert_filename=str(self._service_account / "ca.crt"),
