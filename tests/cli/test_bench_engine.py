@@ -274,10 +274,10 @@ def state_of(pid: int) -> str:
 
 
 def wait_for_state(pid: int, *states: str) -> str:
-    """Its state, when it is one of `states` or after 20 s: a signal that was sent is not yet a signal that was taken."""
+    """Its state, once it is one of `states` or after 20 s: a signal that was sent is not yet taken."""
     deadline_s = time.monotonic() + 20.0
     while (state := state_of(pid)) not in states and time.monotonic() < deadline_s:
-        time.sleep(0.001)  # noqa: TID251 - another process is waited for
+        time.sleep(0.001)
     return state
 
 
