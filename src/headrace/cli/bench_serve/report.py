@@ -13,6 +13,7 @@ from headrace.cli.bench_serve.results import RequestResult
 from headrace.cli.bench_serve.settings import LoadSettings
 from headrace.cli.benchmarks.machine import Machine
 
+_LATE_MS = 50.0
 _MAX_ERRORS = 5
 _TITLES = {
     "ttft": "time to first token",
@@ -148,9 +149,6 @@ def show(report: LoadReport, console: Console) -> None:
         console.print(f"[red]{count} x[/red] {error}", markup=True, highlight=False)
     if report.p99_late_ms > _LATE_MS:
         console.print(f"The generator was late itself (p99 {report.p99_late_ms:.0f} ms): a lower rate measures better.")
-
-
-_LATE_MS = 50.0
 
 
 def _facts(report: LoadReport) -> list[tuple[str, str]]:

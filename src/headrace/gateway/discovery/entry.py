@@ -1,7 +1,6 @@
 """One endpoint as an operator writes it, in a flag, a settings file, a file of endpoints or a request of the admin API:
 a URL, or a mapping with `url` and what else is known. Pure."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
@@ -11,8 +10,8 @@ from headrace.errors import SettingsError
 from headrace.gateway.discovery.source import EndpointSpec
 from headrace.gateway.kv_events.sources import EventSource, parse_source
 from headrace.gateway.upstream.address import Address, parse_address
+from headrace.gateway.upstream.key import can_be_sent
 
-_VISIBLE = re.compile(r"[\x21-\x7e]{1,4096}")
 _MAX_URL_CHARACTERS = 2048
 
 _Weight: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1000)]
@@ -52,7 +51,7 @@ def parse_entry(value: object, *, where: str) -> EndpointEntry:
         entry = msgspec.convert(content, EndpointEntry)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where}: endpoint {content.get('url')!r}: {error}", param="endpoint") from error
-    if entry.api_key is not None and not _VISIBLE.fullmatch(entry.api_key):
+    if entry.api_key is not None and not can_be_sent(entry.api_key):
         message = f"{where}: endpoint {entry.url!r}: api_key has characters that no HTTP header can carry"
         raise SettingsError(message, param="endpoint")
     event_source_of(entry, where=where)

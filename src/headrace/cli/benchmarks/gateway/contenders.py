@@ -16,7 +16,6 @@ from headrace.gateway.admission.keys import digest_of
 from headrace.gateway.admission.token_bucket import MAX_PER_MINUTE
 
 OURS = "headrace"
-DIRECT = "no gateway"
 _NUM_KEYS = 64
 """Of which each chat has one: together they may use more tokens a minute than the highest limit of one."""
 _NO_LITELLM_NETWORK = {
