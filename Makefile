@@ -13,7 +13,7 @@ help: ## list the verbs
 
 setup: $(STAMP) ## install everything into .venv
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headrace/engine/kernels/csrc/*)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headrace/engine/kernels/csrc/*) $(wildcard src/headrace/_native/*.[ch])
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version); the first time takes a minute or more"
 	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.guarding.measures import MeasureError, Taken, all_measures
-from benchmarks.guarding.trees import Tree, TreeError, give_kernels, unpack
+from benchmarks.guarding.trees import Tree, TreeError, give_compiled, unpack
 from benchmarks.guarding.verdict import Verdict, judge
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -77,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = [
         one for one in all_measures(_DEMO, _REAL if _REAL.is_file() else _DEMO) if arguments.only in one.measure.name
     ]
+    if not wanted:
+        print(f"no measure has {arguments.only!r} in its name", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="headrace-guard-") as directory:
         try:
             base, candidate = _trees(arguments, Path(directory))
@@ -95,11 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _trees(arguments: argparse.Namespace, into: Path) -> tuple[Tree, Tree]:
     """Each in a folder of its own, also when both are the same commit."""
     base = unpack(arguments.base, repository=REPOSITORY, into=into / "base")
-    give_kernels(base, repository=REPOSITORY)
+    give_compiled(base, repository=REPOSITORY)
     if arguments.candidate is None:
         return base, Tree(name="the working tree", folder=REPOSITORY)
     candidate = unpack(arguments.candidate, repository=REPOSITORY, into=into / "candidate")
-    give_kernels(candidate, repository=REPOSITORY)
+    give_compiled(candidate, repository=REPOSITORY)
     return base, candidate
 
 

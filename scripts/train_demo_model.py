@@ -592,6 +592,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=recipe.seed)
     parser.add_argument("--steps", type=int, default=recipe.steps)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--without-figures", action="store_true", help="end when the files are written")
     parser.add_argument("--report", type=Path, default=None, help="a JSON file for the figures of the evaluation")
     return parser.parse_args()
 
@@ -644,6 +645,8 @@ def main() -> None:
     seconds = time.monotonic() - began
     print(f"trained in {seconds:.0f} s", flush=True)
     export(model, tokenizer, arguments.out)
+    if arguments.without_figures:
+        return
     figures = evaluate(arguments.out, shape, corpus, recipe)
     figures |= {"seconds": seconds, "parameters": parameters, "recipe": asdict(recipe), "shape": asdict(shape)}
     if arguments.report is not None:

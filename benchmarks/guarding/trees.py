@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 
-_CSRC = Path("src/headrace/engine/kernels/csrc")
+_COMPILED = (Path("src/headrace/engine/kernels/csrc"), Path("src/headrace/_native"))
 _SOURCES = ("*.c", "*.h")
 _BUILT = "*.so"
 _BUILD_TIMEOUT_S = 300.0
@@ -46,13 +46,15 @@ def unpack(commit: str, *, repository: Path, into: Path) -> Tree:
     return Tree(name=f"{commit} ({sha[:10]})", folder=folder)
 
 
-def give_kernels(tree: Tree, *, repository: Path) -> None:
-    """Those that the repository has built where the sources are the same, else its own. Raises TreeError."""
-    if _texts(tree.folder / _CSRC) == _texts(repository / _CSRC):
-        for built in (repository / _CSRC).glob(_BUILT):
-            shutil.copy2(built, tree.folder / _CSRC)
-    elif (tree.folder / _CSRC).exists():
+def give_compiled(tree: Tree, *, repository: Path) -> None:
+    """What the repository has compiled where the sources are the same, else the tree's own. Raises TreeError."""
+    there = [folder for folder in _COMPILED if (tree.folder / folder).exists()]
+    if any(_texts(tree.folder / folder) != _texts(repository / folder) for folder in there):
         _run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], folder=tree.folder)
+        return
+    for folder in there:
+        for built in (repository / folder).glob(_BUILT):
+            shutil.copy2(built, tree.folder / folder)
 
 
 def _texts(folder: Path) -> dict[str, bytes]:

@@ -99,6 +99,13 @@ ENTRIES = (
         title="The gateway on one core",
         command=_bench("gateway"),
         quick=("--quick", "--only", "small,large,streams", "--peers", "smg,sglang-router,vllm-router"),
+        full=("--only", "small,large,latency,chats,streams,start"),
+        summarize=gateway.summarize,
+    ),
+    Entry(
+        name="gateway-memory",
+        title="Memory of the gateway after a million prompts",
+        command=_bench("gateway", "--only", "memory", "--peers", "none"),
         summarize=gateway.summarize,
     ),
     Entry(

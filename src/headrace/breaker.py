@@ -8,8 +8,9 @@ Rule 1: only a permit can report, and once. Rule 2: permits from before the last
 requests that fail late do not reopen a breaker that a probe has just closed, nor late successes close an open one.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class BreakerState(StrEnum):
@@ -20,8 +21,7 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-@dataclass(slots=True, eq=False)
-class Permit:
+class Permit(msgspec.Struct, eq=False):
     """Leave to send one request; to be reported back exactly once."""
 
     generation: int
@@ -52,15 +52,15 @@ class Breaker:
 
     def allows(self, now: float) -> bool:
         """Whether `acquire` would give a permit."""
-        state = self.state(now)
-        return state is BreakerState.CLOSED or (state is BreakerState.HALF_OPEN and not self._has_probe)
+        return self._opened_s is None or (not self._has_probe and self.state(now) is BreakerState.HALF_OPEN)
 
     def acquire(self, now: float) -> Permit:
         """Leave to send a request. Ask `allows` first."""
+        if self._opened_s is None:
+            return Permit(self._generation, False)
         assert self.allows(now), self
-        is_probe = self._opened_s is not None
-        self._has_probe = self._has_probe or is_probe
-        return Permit(self._generation, is_probe)
+        self._has_probe = True
+        return Permit(self._generation, True)
 
     def succeed(self, permit: Permit) -> None:
         """The endpoint answered."""

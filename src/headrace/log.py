@@ -52,7 +52,10 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _extra(record: logging.LogRecord) -> Mapping[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES}
+    """What the caller has added. Libraries such as Ray put attributes of their own on every record, with an underscore."""
+    return {
+        key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES and not key.startswith("_")
+    }
 
 
 def _text_value(value: object) -> str:

@@ -1,4 +1,5 @@
 import asyncio
+import io
 import itertools
 import json
 import math
@@ -7,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from headrace.cli.bench_serve.arrivals import arrival_times_s
 from headrace.cli.bench_serve.client import LoadClient
 from headrace.cli.bench_serve.load import send_all
 from headrace.cli.bench_serve.prompts import PromptMaker
-from headrace.cli.bench_serve.report import make_report, most_at_once
+from headrace.cli.bench_serve.report import make_report, most_at_once, show
 from headrace.cli.bench_serve.results import RequestResult
 from headrace.cli.bench_serve.settings import LoadSettings
 from headrace.cli.bench_serve.workloads import Work, make_work
@@ -170,6 +172,20 @@ def test_goodput_counts_requests_that_keep_every_limit() -> None:
     report = make_report([quick, slow_start], settings, model="m", duration_s=2.0, machine=found)
     assert report.request_goodput == pytest.approx(0.5)
     assert report.times["ttft"].percentiles_ms["p50"] == pytest.approx(600)
+
+
+def test_what_stands_in_brackets_is_shown_as_it_is() -> None:
+    failed = result(ended=0.1, error="refused: [errno 111] no such adapter [bold]")
+    good = result(texts=(0.5,), ended=1.0)
+    good.endpoint = "http://[fd00::1]:8000"
+    settings = LoadSettings(base_url="http://[fe80::1]:8080")
+    report = make_report([good, failed], settings, model="m[red]", duration_s=1.0, machine=machine.describe())
+    shown = io.StringIO()
+
+    show(report, Console(file=shown, width=200))
+
+    for words in ("[errno 111] no such adapter [bold]", "m[red] at http://[fe80::1]:8080", "http://[fd00::1]:8000"):
+        assert words in shown.getvalue()
 
 
 def test_requests_at_a_time_are_counted_where_they_overlap() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks import guard
 from benchmarks.guarding.measures import MeasureError, Taken
-from benchmarks.guarding.trees import Tree, TreeError, give_kernels, unpack
+from benchmarks.guarding.trees import Tree, TreeError, give_compiled, unpack
 from benchmarks.guarding.verdict import Measure, judge
 from rich.console import Console
 
@@ -82,8 +82,13 @@ def test_kernels_that_are_built_already_are_taken_over_where_the_sources_are_the
     csrc = Path("src/headrace/engine/kernels/csrc")
     (repository / csrc / "_kernels.so").write_bytes(b"built")
     tree = unpack("HEAD", repository=repository, into=tmp_path)
-    give_kernels(tree, repository=repository)
+    give_compiled(tree, repository=repository)
     assert (tree.folder / csrc / "_kernels.so").read_bytes() == b"built"
+
+
+def test_a_name_that_no_measure_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard.main(["HEAD", "--only", "nothing of the kind"]) == 2
+    assert capsys.readouterr().err == "no measure has 'nothing of the kind' in its name\n"
 
 
 @pytest.mark.integration

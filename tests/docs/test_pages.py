@@ -1,21 +1,18 @@
-"""The pages say what is true: their code runs, their commands and paths exist, the generated ones are current."""
+"""The pages say what is true: their Python runs, what they point at exists, the generated ones are current."""
 
 import ast
 import importlib
 import inspect
 import re
-import shlex
 import sys
 from pathlib import Path
 from types import CodeType
 
 import pytest
 
-from headrace.cli.main import main
+from tests.docs.blocks import PAGES, ROOT, blocks
+from tests.docs.ways import PAGES_WITH_SERVERS
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 _ANCHOR = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
 _HEADING = re.compile(r"^#+ (.*)", re.MULTILINE)
@@ -24,30 +21,9 @@ _FOLDERS = "src|docs|tests|benchmarks|scripts|examples|deploy|models"
 _PATH = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)`")
 
 
-def blocks(*languages: str) -> list[tuple[str, str]]:
-    """Name and text of every fenced block in one of the languages."""
-    return [
-        (f"{page.relative_to(ROOT)}-{number}", found[2])
-        for page in PAGES
-        for number, found in enumerate(_BLOCK.finditer(page.read_text(encoding="utf-8")), start=1)
-        if found[1] in languages
-    ]
-
-
 def python_blocks() -> list[tuple[str, str]]:
-    """Those that need no server; the quickstart's run in its own test, against those that it starts."""
-    return [(name, text) for name, text in blocks("python") if not name.startswith("docs/quickstart")]
-
-
-def commands() -> list[tuple[str, list[str]]]:
-    """Page and words of every call of `headrace` in a block."""
-    lines = [
-        (name, line.split(" #")[0])
-        for name, text in blocks("sh", "")
-        for line in text.replace("\\\n", " ").splitlines()
-    ]
-    calls = [(name, shlex.split(line)) for name, line in lines if re.match(r"\s*(\S*/)?headrace ", line)]
-    return [(name, words[1:]) for name, words in calls]
+    """Those that need no server; `test_commands.py` has the others."""
+    return [(block.name, block.text) for block in blocks("python") if block.page not in PAGES_WITH_SERVERS]
 
 
 @pytest.mark.integration
@@ -59,18 +35,6 @@ async def test_the_python_of_a_page_runs(code: str, monkeypatch: pytest.MonkeyPa
     running = eval(compiled, {"__name__": "page"})
     if inspect.iscoroutine(running):
         await running
-
-
-@pytest.mark.parametrize(
-    "words", [pytest.param(words, id=f"{name}: {' '.join(words[:3])}") for name, words in commands()]
-)
-def test_a_command_of_a_page_has_the_flags_that_it_names(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    is_nested = words[0] in {"bench", "keys", "config"}
-    with pytest.raises(SystemExit) as exited:
-        main([*words[: 1 + is_nested], "--help"])
-    shown = capsys.readouterr().out
-    assert exited.value.code == 0
-    assert [word for word in words if word.startswith("--") and word.split("=")[0] not in shown] == []
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

@@ -221,6 +221,21 @@ def test_what_a_source_says_anew_of_an_endpoint_holds_at_once() -> None:
     live(scenario)
 
 
+def test_an_attempt_gives_its_place_back_once_however_late_it_is_told_of() -> None:
+    async def scenario(world: World) -> None:
+        world.apply("a")
+        load = world.find("a").load
+        with world.find("a").attempt(now=0.0, num_new_tokens=7) as attempt:
+            assert (load.num_in_flight, load.num_waiting_tokens) == (1, 7)
+            attempt.succeed()
+        attempt.note_answering()
+        attempt.__exit__(None, None, None)
+        done = load.statistics()
+        assert (done.num_in_flight, done.num_waiting_tokens, done.num_done, done.num_cancelled) == (0, 0, 1, 0)
+
+    live(scenario)
+
+
 def test_closing_in_the_middle_of_a_drain_leaves_no_task() -> None:
     async def scenario(world: World) -> None:
         world.apply("a")

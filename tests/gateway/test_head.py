@@ -1,4 +1,5 @@
-from headrace.gateway.http.head import forwarded_request_head, relayed_response_headers
+from headrace.gateway.http.head import forwarded_request_head, relayed_lines
+from headrace.gateway.http.head_facts import HeadFacts
 
 CONNECTION_FIELDS = [
     (b"connection", b"keep-alive, X-Mine"),
@@ -15,7 +16,9 @@ def test_fields_of_the_connection_go_no_further_and_others_do() -> None:
     head = forwarded_request_head(
         method="POST",
         target=b"/x",
-        headers=[*CONNECTION_FIELDS, (b"host", b"evil"), (b"authorization", b"Bearer k"), (b"traceparent", b"00-1")],
+        facts=HeadFacts(
+            [*CONNECTION_FIELDS, (b"host", b"evil"), (b"authorization", b"Bearer k"), (b"traceparent", b"00-1")]
+        ),
         host=b"engine:1",
         peer="10.0.0.9",
         request_id=b"r1",
@@ -39,7 +42,7 @@ def test_the_client_is_appended_to_those_before_it() -> None:
     head = forwarded_request_head(
         method="POST",
         target=b"/x",
-        headers=[(b"x-forwarded-for", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2")],
+        facts=HeadFacts([(b"x-forwarded-for", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2")]),
         host=b"a",
         peer="3.3.3.3",
         request_id=b"r",
@@ -52,4 +55,4 @@ def test_the_client_is_appended_to_those_before_it() -> None:
 def test_an_answer_keeps_its_own_fields_and_cannot_speak_for_the_gateway() -> None:
     fields = [*CONNECTION_FIELDS, (b"content-length", b"5"), (b"x-headrace-endpoint", b"fake"), (b"retry-after", b"3")]
 
-    assert relayed_response_headers(fields) == [(b"retry-after", b"3")]
+    assert relayed_lines(fields) == b"retry-after: 3\r\n"

@@ -1,14 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from headrace.gateway.parity import (
-    CachedPrediction,
     Comparison,
     Observed,
     ParityLedger,
     Patience,
+    PromptKind,
     TokenInTrust,
     TrustState,
     compare,
@@ -69,8 +70,9 @@ def test_the_verdict(predicted: int | None, reported: int | None, result: str, r
 def test_why_cached_tokens_are_not_as_predicted(
     predicted: int, stored: int, reported: int | None, has_same_prompt: bool, result: str, cause: str
 ) -> None:
-    prediction = CachedPrediction(num_tokens=predicted, num_stored_tokens=stored, block_size=16)
-    comparison = compare_cached(prediction, reported=reported, has_same_prompt=has_same_prompt)
+    comparison = compare_cached(
+        predicted, num_stored=stored, block_size=16, reported=reported, has_same_prompt=has_same_prompt
+    )
 
     assert (comparison.result, comparison.cause) == (result, cause)
     assert comparison.num_tokens_off == (0 if reported is None else predicted - reported)
@@ -101,6 +103,42 @@ def test_every_comparison_is_counted_once(pairs: list[tuple[int | None, int | No
 
     total = sum(one.num_exact + one.num_drift + one.num_not_compared for one in ledger.statistics())
     assert total == len(pairs)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            *(st.integers(7, 8), st.integers(7, 8), st.sampled_from(["plain", "ids"])),
+            *(st.sampled_from(["ids", "text", "text in place of ids"]), st.sampled_from([CHAT, "/v1/completions"])),
+        ),
+        max_size=60,
+    )
+)
+def test_counting_equal_counts_the_short_way_changes_no_verdict_and_no_number(
+    answers: list[tuple[int, int, PromptKind, str, str]],
+) -> None:
+    ledger, expected = ParityLedger(PATIENCE), ParityLedger(PATIENCE)
+    for predicted, reported, kind, sent, route in answers:
+        could_send_ids = sent != "text"
+        answer = observed(predicted, reported, kind=kind, route=route, sent_ids=sent == "ids")
+        answer = replace(answer, could_send_ids=could_send_ids)
+        for one in (ledger, expected):
+            one.trust(model="demo", endpoint="http://e", route=route)
+        is_short = answer.comparison.result == "exact" and (answer.sent_ids or not could_send_ids)
+        if not (is_short and ledger.count_equal("demo", route=route, kind=kind, sent_ids=answer.sent_ids)):
+            ledger.count(answer, time_s=1.0)
+        expected.count(answer, time_s=1.0)
+        assert ledger.statistics() == expected.statistics()
+        assert ledger.is_drifting("demo") == bool(expected.statistics()[0].drifting)
+
+
+def test_nothing_equal_is_counted_the_short_way_while_a_verdict_may_change() -> None:
+    ledger = ParityLedger(PATIENCE)
+    assert not ledger.count_equal("demo", route=CHAT, kind="plain", sent_ids=False)
+    drift(ledger)
+
+    assert not ledger.count_equal("demo", route=CHAT, kind="plain", sent_ids=False)
+    assert ledger.statistics()[0].num_exact == 0
 
 
 # verdicts

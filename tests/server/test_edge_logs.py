@@ -119,3 +119,12 @@ def test_a_text_lines_fields_are_quoted_where_they_could_be_taken_for_others(
 ) -> None:
     line = logged(capsys, "text", "hello", plain="abc", spaced="a status=500", empty="")
     assert line.endswith('some.module: hello plain=abc spaced="a status=500" empty=""\n')
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_a_library_puts_on_every_record_is_no_field(
+    capsys: pytest.CaptureFixture[str], log_format: log.LogFormat
+) -> None:
+    line = logged(capsys, log_format, "hello", mine="1", _library_stamp=17)
+    assert "mine" in line
+    assert "_library_stamp" not in line

@@ -214,6 +214,16 @@ async def test_every_thread_is_warmed_once_before_its_first_job(work: Recorder) 
     await lane.aclose(timeout_s=10)
 
 
+async def test_a_warm_up_may_wait_for_the_first_job_which_comes_after_it(work: Recorder) -> None:
+    lane = _lane(num_threads=1)
+    seen: list[str] = []
+    lane.warm_up(lambda: seen.append("warm"), starts=False)
+    assert lane.statistics().num_threads == 0
+    assert (await lane.submit(work, "a", num_bytes=1)).value == "A"
+    assert seen == ["warm"]
+    await lane.aclose(timeout_s=10)
+
+
 async def test_a_warm_up_that_fails_is_logged_and_the_lane_works(
     lane: Lane, work: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:

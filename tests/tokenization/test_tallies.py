@@ -77,3 +77,15 @@ def test_a_histograms_buckets_add_up_over_its_other_labels() -> None:
     assert histogram.counts(lane="short") == [1, 1, 0]
     assert histogram.counts() == [1, 1, 1]
     assert histogram.counts(lane="other") == [0, 0, 0]
+
+
+def test_adding_to_the_counts_themselves_is_counting_and_looking_is_not() -> None:
+    registry = CollectorRegistry()
+    counter = CounterTally("c", "Things.", ("endpoint",), registry=registry)
+    counter.counts[("a",)] += 1
+    counter.add("a", number=2)
+
+    assert counter.by_labels().get(("b",)) is None
+    assert counter.counts[("b",)] == 0
+    assert registry.get_sample_value("c_total", {"endpoint": "a"}) == 3
+    assert registry.get_sample_value("c_total", {"endpoint": "b"}) is None

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.tokenization import ByteTokenizer, TokenIds, TokenizationService, TokenizationSettings
 from headrace.tokenization.admission import Admission
+from headrace.tokenization.compare import Check, Finding, compare, shrink
 from headrace.tokenization.model_encoder import ModelEncoder
 from headrace.tokenization.segments import CutRules, no_cuts
-from headrace.tokenization.verify import Check, Finding, compare, shrink
 
 
 class _WrongForX(ByteTokenizer):

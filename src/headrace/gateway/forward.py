@@ -12,7 +12,8 @@ from headrace.gateway.admission.ticket import Ticket
 from headrace.gateway.choose import Chooser, Chosen
 from headrace.gateway.endpoints.endpoint import Attempt, Endpoint
 from headrace.gateway.endpoints.fleet import Fleet
-from headrace.gateway.http.message import Headers, ResponseHead
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import ResponseHead
 from headrace.gateway.http.own_headers import (
     CACHED_TOKENS_PREDICTED,
     COST,
@@ -32,6 +33,13 @@ from headrace.gateway.settle import Ledger
 from headrace.gateway.telemetry.trail import Trail
 from headrace.gateway.token_in.parts import TokenInParts
 from headrace.gateway.token_in.sending import Sending
+
+_CHOICE = b"".join(b"%b: %b\r\n" % (name, b"%b") for name in (ENDPOINT, POLICY, REASON, TOKEN_IN)) + (
+    b"%b: %b\r\n%b" % (OVERHEAD_MS, b"%.3f", b"%b%b")
+)
+_PROMPT_TOKENS = PROMPT_TOKENS + b": %d\r\n"
+_CACHED_TOKENS = CACHED_TOKENS_PREDICTED + b": %d\r\n"
+_ANNOUNCED_COST = b"trailer: %b\r\n" % COST
 
 
 class Forwarder:
@@ -70,7 +78,7 @@ class Forwarder:
             chosen = self._chooser.choose(call, blocks, failures, now=self._now())
             endpoint = chosen.endpoint
             trail.chosen(chosen)
-            call.request.headers = trail.forwarded(call.request.headers)
+            call.request.set_headers(trail.forwarded(call.request.headers))
             with endpoint.attempt(now=self._now(), num_new_tokens=chosen.routed.num_new_tokens) as attempt:
                 failed = {*failures, endpoint}
                 sending, answer = await self._send(call, prompt, chosen, attempt, ticket, client, failed=failed)
@@ -100,8 +108,10 @@ class Forwarder:
         """Send to the endpoint that was chosen: once, and where it refuses token ids, once more as text."""
         sending = self._token_in.prepare(call, prompt, chosen.endpoint)
         while True:
-            headers = self._own_headers(call, prompt, chosen, sending, attempt, ticket)
-            plan = _plan(sending, ticket, headers, keeps_back=partial(self._may_retry, call, failed))
+            takes_trailer = _takes_cost_trailer(call, ticket)
+            own_lines = self._own_lines(call, prompt, chosen, sending, attempt, ticket, takes_trailer=takes_trailer)
+            keeps_back = partial(self._may_retry, call, failed)
+            plan = _plan(sending, ticket, own_lines, takes_trailer=takes_trailer, keeps_back=keeps_back)
             answer = await relay(sending.call, chosen.endpoint.pool, client, plan=plan)
             if not answer.is_refusal:
                 return sending, answer
@@ -136,44 +146,59 @@ class Forwarder:
             retry_after_s=1.0,
         )
 
-    def _own_headers(
-        self, call: Call, prompt: PromptCount, chosen: Chosen, sending: Sending, attempt: Attempt, ticket: Ticket
-    ) -> Callable[[ResponseHead], Headers]:
+    def _own_lines(
+        self,
+        call: Call,
+        prompt: PromptCount,
+        chosen: Chosen,
+        sending: Sending,
+        attempt: Attempt,
+        ticket: Ticket,
+        *,
+        takes_trailer: bool,
+    ) -> Callable[[ResponseHead], bytes]:
         overhead_s = self._now() - call.request.received_s - ticket.waited_s
         self._ledger.note_overhead(overhead_s)
 
-        def headers(head: ResponseHead) -> Headers:
+        def lines(head: ResponseHead) -> bytes:
             if not is_fault_status(head.status):
                 attempt.note_answering()
             self._chooser.note_answering(chosen, status=head.status, now=self._now())
-            own = [
-                (ENDPOINT, chosen.endpoint.name_bytes),
-                (POLICY, self._chooser.policy_name),
-                (REASON, f"{chosen.reason}; tokens {prompt.why}".encode("ascii", "replace")),
-                (TOKEN_IN, sending.header),
-                (OVERHEAD_MS, b"%.3f" % (overhead_s * 1e3)),
-                *ticket.headers(),
-                *(_announce_cost(call, ticket) if head.is_event_stream else ticket.cost_headers()),
-            ]
-            if prompt.total is not None:
-                own.append((PROMPT_TOKENS, b"%d" % prompt.total))
-            if chosen.routed.num_cached_tokens is not None:
-                own.append((CACHED_TOKENS_PREDICTED, b"%d" % chosen.routed.num_cached_tokens))
-            if all(name != b"x-request-id" for name, _ in head.headers):
-                own.append((b"x-request-id", call.request_id))
-            return own
+            return b"%b%b%b%b" % (
+                self._lines_of_choice(prompt, chosen, sending, overhead_s=overhead_s),
+                ticket.lines(),
+                (_ANNOUNCED_COST if takes_trailer else b"") if head.is_event_stream else ticket.cost_line(),
+                b"" if head.facts.of(_has_request_id) else b"x-request-id: %b\r\n" % call.request_id,
+            )
 
-        return headers
+        return lines
+
+    def _lines_of_choice(self, prompt: PromptCount, chosen: Chosen, sending: Sending, *, overhead_s: float) -> bytes:
+        num_tokens, num_cached = prompt.total, chosen.routed.num_cached_tokens
+        return _CHOICE % (
+            chosen.endpoint.name_bytes,
+            self._chooser.policy_name,
+            f"{chosen.reason}; tokens {prompt.why}".encode("ascii", "replace"),
+            sending.header,
+            overhead_s * 1e3,
+            b"" if num_tokens is None else _PROMPT_TOKENS % num_tokens,
+            b"" if num_cached is None else _CACHED_TOKENS % num_cached,
+        )
 
 
 def _plan(
-    sending: Sending, ticket: Ticket, own_headers: Callable[[ResponseHead], Headers], *, keeps_back: Callable[[], bool]
+    sending: Sending,
+    ticket: Ticket,
+    own_lines: Callable[[ResponseHead], bytes],
+    *,
+    takes_trailer: bool,
+    keeps_back: Callable[[], bool],
 ) -> RelayPlan:
     call = sending.call
     return RelayPlan(
         meter=ticket.meter,
-        own_headers=own_headers,
-        own_trailers=ticket.cost_headers if _takes_cost_trailer(call, ticket) else None,
+        own_lines=own_lines,
+        own_trailers=ticket.cost_headers if takes_trailer else None,
         keeps_back=keeps_back,
         holds_refusals=sending.why_text is None,
         holds_json=ticket.has_price,
@@ -182,12 +207,14 @@ def _plan(
     )
 
 
-def _announce_cost(call: Call, ticket: Ticket) -> Headers:
-    return [(b"trailer", COST)] if _takes_cost_trailer(call, ticket) else []
-
-
 def _takes_cost_trailer(call: Call, ticket: Ticket) -> bool:
     """A stream's cost is known at its end only; HTTP has a place there, for clients that say they read it."""
-    if not ticket.has_price or call.request.is_http10:
-        return False
-    return any(name == b"te" and b"trailers" in value.lower() for name, value in call.request.headers)
+    return ticket.has_price and not call.request.is_http10 and call.request.facts.of(_takes_trailers)
+
+
+def _takes_trailers(headers: Headers) -> bool:
+    return any(name == b"te" and b"trailers" in value.lower() for name, value in headers)
+
+
+def _has_request_id(headers: Headers) -> bool:
+    return any(name == b"x-request-id" for name, _ in headers)

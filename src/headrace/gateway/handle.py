@@ -10,7 +10,6 @@ import time
 
 from headrace.errors import HeadraceError
 from headrace.gateway.admission.control import Admission
-from headrace.gateway.admission.keys import ApiKey, without_keys
 from headrace.gateway.admission.refusals import headers_of
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.admission.ticket import Ticket
@@ -18,13 +17,15 @@ from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.forward import Forwarder
 from headrace.gateway.http.answers import answer_error, answer_json
 from headrace.gateway.http.head import request_id_of
-from headrace.gateway.http.message import Headers, Request
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import Request
 from headrace.gateway.http.own_headers import REASON
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
 from headrace.gateway.prompt.tokenize_routes import TokenizeRoutes
 from headrace.gateway.prompt.tokens import PromptCounter
+from headrace.gateway.routes import is_for_a_model
 from headrace.gateway.settle import Ledger
 from headrace.gateway.telemetry.trail import Observation, Trail
 from headrace.gateway.token_in.parts import TokenInParts
@@ -72,7 +73,10 @@ class RequestHandler:
         request_id = request_id_of(request.header(b"x-request-id")) or b"%016x" % random.getrandbits(64)
         trail = self._observation.begin(request, request_id=request_id)
         try:
-            await self._answer(request, client, trail, request_id=request_id)
+            if is_for_a_model(request.path):
+                await self._serve(request, client, trail, request_id=request_id)
+            else:
+                await self._answer(request, client, request_id=request_id)
         except HeadraceError as error:
             self._refuse(client, error, path=request.path, request_id=request_id)
         except asyncio.CancelledError:
@@ -86,24 +90,22 @@ class RequestHandler:
         trail.ended(client.status)
         self._ledger.count_answer(request.path, client.status, took_s=self._now() - request.received_s)
 
-    async def _answer(self, request: Request, client: ResponseWriter, trail: Trail, *, request_id: bytes) -> None:
+    async def _answer(self, request: Request, client: ResponseWriter, *, request_id: bytes) -> None:
+        """What is about the gateway, the fleet or the key, and needs no model."""
         if self._local_routes.answer_health(request, client):
             return
         key = self._admission.identify(request)
-        if self._admission.has_keys:
-            request.headers = without_keys(request.headers)  # the gateway's own keys go no further
         if self._local_routes.answer_models(request, client, may_use=key.may_use):
             return
         if not await self._usage_routes.answer(request, client, key):
-            await self._serve(request, client, key, trail, request_id=request_id)
+            self._identify(request, request_id=request_id)  # which says that there is no such path
 
-    async def _serve(
-        self, request: Request, client: ResponseWriter, key: ApiKey, trail: Trail, *, request_id: bytes
-    ) -> None:
+    async def _serve(self, request: Request, client: ResponseWriter, trail: Trail, *, request_id: bytes) -> None:
+        key = self._admission.identify(request)
         call = self._identify(request, request_id=request_id)
         trail.identified(call, key_name=key.name)
         with self._slots:
-            prompt = self._token_in.judged(call, await self._counter.count(call))
+            prompt = self._token_in.judged(call, self._counter.count_now(call) or await self._counter.count(call))
             trail.counted(prompt)
             check_context_length(
                 max_model_len=call.card.max_model_len,
@@ -111,7 +113,8 @@ class RequestHandler:
                 num_tokens_asked=call.fields.num_tokens_asked,
                 param=call.prompt_param,
             )
-            with await self._admission.admit(key, call, prompt) as ticket:
+            ticket = self._admission.admit_now(key, call, prompt) or await self._admission.admit(key, call, prompt)
+            with ticket:
                 trail.admitted(waited_s=ticket.waited_s)
                 if call.route.traits.is_free and await self._answer_here(call, ticket, client):
                     return

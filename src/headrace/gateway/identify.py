@@ -2,7 +2,6 @@
 and is the engine's to judge. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -61,8 +60,7 @@ _DECODER = msgspec.json.Decoder(CallFields)
 _SAMPLING_PARAMS = msgspec.json.Decoder(_SamplingParams)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request that can be sent to an endpoint."""
 
     request: Request

@@ -17,11 +17,11 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import UpstreamConnectError, UpstreamError, UpstreamTimeoutError
-from headrace.gateway.admission.keys import without_keys
 from headrace.gateway.error_form import error_event
 from headrace.gateway.event_boundary import EventBoundary
-from headrace.gateway.http.head import forwarded_request_head, relayed_response_headers
-from headrace.gateway.http.message import Headers, ResponseHead
+from headrace.gateway.http.head import forwarded_request_head, relayed_lines
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import ResponseHead
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call
 from headrace.gateway.retry import RETRIED_STATUSES, is_fault_status
@@ -84,8 +84,8 @@ class RelayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     meter: Meter
     """Reads the usage as it passes."""
-    own_headers: Callable[[ResponseHead], Headers]
-    """The gateway's own header fields, asked for when the answer's head is relayed."""
+    own_lines: Callable[[ResponseHead], bytes]
+    """The gateway's own header fields as they are written, asked for when the answer's head is relayed."""
     own_trailers: Callable[[], Headers] | None = None
     """Fields that follow a stream, asked for at its end."""
     keeps_back: Callable[[], bool]
@@ -93,7 +93,7 @@ class RelayPlan(msgspec.Struct, frozen=True, kw_only=True):
     holds_refusals: bool = False
     """Drop an answer of 400 or 422, since the prompt will be sent once more in another form."""
     holds_json: bool = False
-    """Relay the head of a JSON answer only with the whole of it (up to 1 MiB), so that `own_headers` can tell what the
+    """Relay the head of a JSON answer only with the whole of it (up to 1 MiB), so that `own_lines` can tell what the
     meter has read. No client can do anything with a part of it."""
     hides_usage: bool = False
     """Leave out events that tell nothing but the usage."""
@@ -107,44 +107,36 @@ async def relay(call: Call, pool: UpstreamPool, client: ResponseWriter, *, plan:
     Upstream's failures come back in the Answer; when nothing was relayed the client is still to be answered.
     Cancelled, it closes the endpoint's connection.
     """
-    head = _request_head(call, pool)
+    parts = (_request_head(call, pool), *call.body)
     connection = pool.take_idle()
-    if connection is not None:
-        answer = await _exchange((head, *call.body), connection, client, plan=plan)
-        if not isinstance(answer.error, UpstreamConnectError):
+    while True:
+        was_idle = connection is not None
+        try:
+            sink = _Relay(connection or await pool.connect(), client, plan=plan)
+        except UpstreamError as error:
+            return Answer(error=error)
+        plan.meter.is_sent = True
+        try:
+            answer = await sink.send(parts)
+        finally:
+            client.producer = None
+            sink.abandon_unless_ended()
+        if not was_idle or not isinstance(answer.error, UpstreamConnectError):
             return answer
         # The endpoint closed the idle connection while we sent; a fresh one tells whether it is there.
         pool.num_resent += 1
-    try:
-        connection = await pool.connect()
-    except UpstreamError as error:
-        return Answer(error=error)
-    return await _exchange((head, *call.body), connection, client, plan=plan)
-
-
-async def _exchange(
-    parts: tuple[bytes, ...], connection: UpstreamConnection, client: ResponseWriter, *, plan: RelayPlan
-) -> Answer:
-    sink = _Relay(connection, client, plan=plan)
-    plan.meter.is_sent = True
-    connection.send(parts, sink=sink)
-    try:
-        return await sink.ended
-    finally:
-        client.producer = None
-        if not sink.has_ended:  # after its end the connection may already serve somebody else
-            connection.abandon()
+        connection = None
 
 
 def _request_head(call: Call, pool: UpstreamPool) -> bytes:
     request = call.request
-    headers = request.headers
+    facts = request.facts
     if pool.authorization is not None:
-        headers = [*without_keys(headers), (b"authorization", pool.authorization)]
+        facts = facts.changed(pool.authorization)
     return forwarded_request_head(
         method=request.method,
         target=pool.address.prefix + request.target,
-        headers=headers,
+        facts=facts,
         host=pool.address.host_header,
         peer=request.peer,
         request_id=call.request_id,
@@ -153,11 +145,11 @@ def _request_head(call: Call, pool: UpstreamPool) -> bytes:
 
 
 class _Relay:
-    """Takes the answer from the endpoint's connection and writes it to the client. `ended` gets the Answer."""
+    """Takes the answer from the endpoint's connection and writes it to the client."""
 
     def __init__(self, connection: UpstreamConnection, client: ResponseWriter, *, plan: RelayPlan) -> None:
-        self.ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.has_ended = False
+        self._ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._has_ended = False
         self._connection = connection
         self._client = client
         self._plan = plan
@@ -167,6 +159,16 @@ class _Relay:
         self._held: list[bytes] | None = None
         self._num_held_bytes = 0
         self._boundary: EventBoundary | None = None
+
+    def send(self, parts: tuple[bytes, ...]) -> asyncio.Future[Answer]:
+        """Send the request; what comes back is done when its answer has ended."""
+        self._connection.send(parts, sink=self)
+        return self._ended
+
+    def abandon_unless_ended(self) -> None:
+        """Nobody waits for the answer any more. After its end the connection may already serve somebody else."""
+        if not self._has_ended:
+            self._connection.abandon()
 
     def on_head(self, head: ResponseHead) -> None:
         self._first_byte_s = time.monotonic() - self._sent_s
@@ -220,7 +222,7 @@ class _Relay:
                 error=error,
                 usage=self._plan.meter.usage(),
                 first_byte_s=self._first_byte_s,
-                asks_to_wait=self._head is not None and _asks_to_wait(self._head),
+                asks_to_wait=self._head is not None and self._head.facts.of(_asks_to_wait),
                 was_relayed=self._head is not None,
             )
         )
@@ -232,8 +234,8 @@ class _Relay:
         self._connection.resume_reading()
 
     def _start(self, head: ResponseHead) -> None:
-        headers = relayed_response_headers(head.headers) + self._plan.own_headers(head)
-        self._client.start(status=head.status, reason=head.reason, headers=headers, content_length=head.content_length)
+        lines = head.facts.of(relayed_lines) + self._plan.own_lines(head)
+        self._client.start(status=head.status, reason=head.reason, lines=lines, content_length=head.content_length)
         self._client.producer = self
         if self._client.is_paused:
             self.pause()
@@ -268,7 +270,7 @@ class _Relay:
                 status=head.status,
                 error=EndpointUnavailableError(f"It answered {head.status}."),
                 first_byte_s=self._first_byte_s,
-                asks_to_wait=_asks_to_wait(head),
+                asks_to_wait=head.facts.of(_asks_to_wait),
                 was_kept_back=True,
             )
         )
@@ -289,10 +291,10 @@ class _Relay:
         self._client.finish()
 
     def _end(self, answer: Answer) -> None:
-        self.has_ended = True
-        if not self.ended.done():
-            self.ended.set_result(answer)
+        self._has_ended = True
+        if not self._ended.done():
+            self._ended.set_result(answer)
 
 
-def _asks_to_wait(head: ResponseHead) -> bool:
-    return any(name == b"retry-after" for name, _ in head.headers)
+def _asks_to_wait(headers: Headers) -> bool:
+    return any(name == b"retry-after" for name, _ in headers)

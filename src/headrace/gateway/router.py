@@ -4,11 +4,11 @@ The router knows the index and the policy; it knows neither requests nor sockets
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from headrace.gateway.prefix_index import Chain, Held, Holder, Path, PrefixIndex
+from headrace.gateway.prefix_index import NOTHING_HELD, Chain, Holder, Holdings, Path, PrefixIndex
 from headrace.gateway.routing import Candidate, Policy, RequestFacts
 
 EXPECTED_S = 60.0
@@ -53,28 +53,16 @@ class Prompt(Protocol):
         ...
 
 
-class Target(Protocol):
+class Target(Candidate, Protocol):
     """An endpoint, as far as routing looks at it."""
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def block_size(self) -> int: ...
 
     @property
-    def weight(self) -> float: ...
-
-    @property
     def holders(self) -> Sequence[Holder]:
         """Its caches, at least one: one for each data-parallel rank."""
         ...
-
-    @property
-    def num_in_flight(self) -> int: ...
-
-    @property
-    def num_waiting_tokens(self) -> int: ...
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,42 +93,33 @@ class Router:
 
     def choose(self, prompt: Prompt, targets: Sequence[Target], *, now: float) -> Routed:
         """One of `targets`, at least one. Whoever asks reserves load there before the next choice."""
-        sizes = {target.block_size for target in targets}
-        views = {
-            size: [_View(chain, self.index.follow(chain.chain)) for chain in prompt.chains(size)] for size in sizes
-        }
-        found = [self._look_up(views[target.block_size], target, now=now) for target in targets]
-        candidates = [
-            Candidate(
-                target.name, target.num_in_flight, target.num_waiting_tokens, one.num_cached_tokens, target.weight
-            )
-            for target, one in zip(targets, found, strict=True)
-        ]
-        choice = self.policy.choose(candidates, _facts(prompt, views, targets, found))
-        target, of_chosen = targets[choice.index], found[choice.index]
-        chosen_views, holder = views[target.block_size], target.holders[0]
+        views = {size: self._views(prompt, size, now=now) for size in {target.block_size for target in targets}}
+        found = _found(views, targets)
+        choice = self.policy.choose(targets, _facts(prompt, views, targets, found))
+        target, (num_cached, num_stored, _) = targets[choice.index], found.get(choice.index, _NOTHING)
+        chosen, holder = views[target.block_size], target.holders[0]
         routed = Routed(
             index=choice.index,
             reason=choice.reason,
-            num_new_tokens=max(1, prompt.num_tokens - of_chosen.num_cached_tokens),
-            num_cached_tokens=of_chosen.num_cached_tokens if chosen_views and not prompt.is_text else None,
-            num_stored_tokens=of_chosen.num_stored_tokens,
+            num_new_tokens=max(1, prompt.num_tokens - num_cached),
+            num_cached_tokens=num_cached if chosen and not prompt.is_text else None,
+            num_stored_tokens=num_stored,
             is_text=prompt.is_text,
             holder=holder,
-            chains=[view.prompt for view in chosen_views],
-            uses=self.index.last_use_s(holder, chosen_views[0].path) if len(chosen_views) == 1 else (),
+            chains=[view.prompt for view in chosen],
+            uses=self.index.last_use_s(holder, chosen[0].path) if len(chosen) == 1 else (),
         )
-        for view in chosen_views:
-            self.index.expect(holder, view.prompt.chain, until_s=now + EXPECTED_S)
+        self._expect(holder, chosen, until_s=now + EXPECTED_S)
         return routed
 
     def note_answering(self, routed: Routed, *, now: float) -> None:
         """The endpoint has begun to answer: the prompt is in its cache."""
-        are_told = routed.holder.has_events and not routed.is_text
-        for chain in routed.chains:
-            self.index.expect_until(routed.holder, chain.chain, until_s=now + (EVENT_LAG_S if are_told else 0.0))
-            if not are_told:
-                self.index.store(routed.holder, chain.chain, now=now)
+        holder, are_told = routed.holder, routed.holder.has_events and not routed.is_text
+        for one in routed.chains:
+            if are_told:
+                self.index.expect_until(holder, one.chain, until_s=now + EVENT_LAG_S)
+            else:
+                self.index.store(holder, one.chain, now=now)
 
     def note_cached_tokens(self, routed: Routed, num_cached_tokens: int) -> None:
         """The endpoint said how much of the prompt it had. Less than was known means that it has dropped something."""
@@ -152,54 +131,89 @@ class Router:
             if last_use_s is not None:
                 self.index.forget_used_until(routed.holder, last_use_s)
 
-    def _look_up(self, views: Sequence["_View"], target: Target, *, now: float) -> "_Found":
-        """What a target has of all prompts together, in that of its caches that has most; and blocks of the first."""
-        num_cached, num_stored, num_first_blocks = 0, 0, 0
-        for at, view in enumerate(views):
-            most = self.index.held(view.path, target.holders[0], now=now)
-            for holder in target.holders[1:]:
-                most = max(most, self.index.held(view.path, holder, now=now), key=_num_expected)
-            num_cached += view.prompt.num_cached(most.num_expected)
-            num_stored += view.prompt.num_cached(most.num_stored)
-            if at == 0:
-                num_first_blocks = most.num_expected
-        return _Found(num_cached, num_stored, num_first_blocks)
+    def _views(self, prompt: Prompt, block_size: int, *, now: float) -> list["_View"]:
+        views = []
+        for one in prompt.chains(block_size):
+            path = self.index.follow(one.chain)
+            views.append(_View(one, path, self.index.holdings(path, now=now)))
+        return views
+
+    def _expect(self, holder: Holder, chosen: Sequence["_View"], *, until_s: float) -> None:
+        path = chosen[0].path if len(chosen) == 1 else None  # what one prompt changes, another's path may not know
+        for view in chosen:
+            self.index.expect(holder, view.prompt.chain, until_s=until_s, path=path)
 
     def __repr__(self) -> str:
         return f"Router({self.policy!r}, {self.index!r})"
 
 
-class _View(NamedTuple):
+class _View(msgspec.Struct, frozen=True):
     """A prompt and what the index knows of it."""
 
     prompt: PromptChain
     path: Path
+    holdings: Holdings
 
 
-class _Found(NamedTuple):
-    """What one target has."""
+_Found: TypeAlias = tuple[int, int, int]
+"""What one target has: cached tokens, those of them that are stored, and blocks of the first prompt."""
 
-    num_cached_tokens: int
-    num_stored_tokens: int
-    num_first_blocks: int
+_NOTHING: _Found = (0, 0, 0)
 
 
-def _num_expected(held: Held) -> int:
-    return held.num_expected
+def _found(views: Mapping[int, Sequence[_View]], targets: Sequence[Target]) -> dict[int, _Found]:
+    """What the targets have that have anything, by their index."""
+    slots: set[int] = set()
+    for of_size in views.values():
+        for view in of_size:
+            slots.update(view.holdings)
+    found: dict[int, _Found] = {}
+    if not slots:
+        return found
+    for at, target in enumerate(targets):
+        for holder in target.holders:
+            if holder.slot in slots:
+                found[at] = _found_at(target, views[target.block_size])
+                break
+    return found
+
+
+def _found_at(target: Target, views: Sequence[_View]) -> _Found:
+    """What a target has of all prompts together, of each in that of its caches that has most."""
+    num_cached, num_stored, num_first_blocks = _NOTHING
+    for view in views:
+        most = NOTHING_HELD
+        for holder in target.holders:
+            held = view.holdings.get(holder.slot)
+            if held is not None and held.num_expected > most.num_expected:
+                most = held
+        if most is NOTHING_HELD:
+            continue
+        num_cached += view.prompt.num_cached(most.num_expected)
+        num_stored += view.prompt.num_cached(most.num_stored)
+        if view is views[0]:
+            num_first_blocks = most.num_expected
+    return num_cached, num_stored, num_first_blocks
 
 
 def _facts(
-    prompt: Prompt, views: Mapping[int, Sequence[_View]], targets: Sequence[Target], found: Sequence[_Found]
+    prompt: Prompt, views: Mapping[int, Sequence[_View]], targets: Sequence[Target], found: Mapping[int, _Found]
 ) -> RequestFacts:
     """Keys are taken from the first prompt, in the smallest blocks that a target has."""
     size = min(views)
     first = views[size][0].prompt if views[size] else None
     if first is None or not len(first.chain):
         return RequestFacts(num_tokens=prompt.num_tokens, session_key=prompt.session_key)
-    most = max(one.num_first_blocks for target, one in zip(targets, found, strict=True) if target.block_size == size)
+    cached = [0] * (len(targets) if found else 0)
+    most = 0
+    for at, (num_cached, _, num_first_blocks) in found.items():
+        cached[at] = num_cached
+        if num_first_blocks > most and targets[at].block_size == size:
+            most = num_first_blocks
     last = len(first.chain) - 1
     return RequestFacts(
         num_tokens=prompt.num_tokens,
+        num_cached_tokens=cached,
         head_key=first.chain[min(last, max(0, HEAD_TOKENS // first.block_size - 1))],
         novel_key=first.chain[min(last, most)],
         session_key=prompt.session_key,

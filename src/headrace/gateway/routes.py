@@ -66,13 +66,17 @@ class Route(Enum):
     """A path, POST all of them; a body names its model."""
 
     _value_: str
+    path: str
+    """The value, as requests need it: without a call."""
     traits: RouteTraits
 
     def __new__(cls, path: str, traits: RouteTraits) -> Self:
         route = object.__new__(cls)
-        route._value_ = path
+        route._value_ = route.path = path
         route.traits = traits
         return route
+
+    __hash__ = object.__hash__  # of one object for each path; Enum's own is a call for every look into a set
 
     CHAT = "/v1/chat/completions", _CHAT
     COMPLETIONS = "/v1/completions", _COMPLETIONS
@@ -93,6 +97,14 @@ class Route(Enum):
     RERANK = "/rerank", _POOLING
     V1_RERANK = "/v1/rerank", _POOLING
     V2_RERANK = "/v2/rerank", _POOLING
+
+
+_MODEL_PATHS = frozenset(route.value for route in Route)
+
+
+def is_for_a_model(path: str) -> bool:
+    """Whether endpoints answer this path."""
+    return path in _MODEL_PATHS
 
 
 def is_anthropic(path: str) -> bool:

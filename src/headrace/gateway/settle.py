@@ -11,7 +11,7 @@ from headrace.gateway.parity.check import ParityCheck
 from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.proxy import Answer
 from headrace.gateway.routes import Route
-from headrace.gateway.telemetry.decisions import Decision, DecisionLog, Trace
+from headrace.gateway.telemetry.decisions import DecisionLog, Made, Trace
 from headrace.gateway.telemetry.instruments import Instruments
 from headrace.gateway.token_in.sending import Sending
 from headrace.gateway.usage.usage import Usage
@@ -26,6 +26,8 @@ class Ledger:
         self._instruments = instruments
         self._parity = parity
         self._decisions = decisions
+        self.note_overhead = instruments.overhead_s.observe
+        """A request leaves the gateway so many seconds after it was received."""
         self.num_requests = 0
         self.num_completion_tokens = 0
         self.num_disconnects = 0
@@ -34,7 +36,7 @@ class Ledger:
         """A request was answered with `status`, so long after it was received."""
         self.num_requests += 1
         route = path if path in _ROUTES else "other"
-        self._instruments.requests.add(route, str(status))
+        self._instruments.requests.counts[route, str(status)] += 1
         self._instruments.request_s.observe(took_s)
 
     def count_disconnect(self) -> None:
@@ -56,71 +58,69 @@ class Ledger:
 
     def on_settled(self, model: str, bill: Bill) -> None:
         """A request that was admitted has its bill."""
-        self._instruments.bills.add(bill.source)
+        self._instruments.bills.counts[(bill.source,)] += 1
         if bill.cost:
-            self._instruments.cost.add(model, number=bill.cost / PICO)
-
-    def note_overhead(self, overhead_s: float) -> None:
-        """A request leaves the gateway so long after it was received."""
-        self._instruments.overhead_s.observe(overhead_s)
+            self._instruments.cost.counts[(model,)] += bill.cost / PICO
 
     def note_attempt(
         self, call: Call, prompt: PromptCount, chosen: Chosen, sending: Sending, *, answer: Answer
     ) -> None:
         """A request to one endpoint has ended."""
-        endpoint = chosen.endpoint
+        instruments, endpoint, usage = self._instruments, chosen.endpoint, answer.usage
+        cached_tokens = usage.cached_tokens if usage is not None else None
         outcome = _outcome(answer)
-        self._instruments.attempts.add(endpoint.name, outcome)
+        instruments.attempts.counts[endpoint.name, outcome] += 1
         if answer.first_byte_s is not None:
-            self._instruments.first_byte_s.observe(answer.first_byte_s)
+            instruments.first_byte_s.observe(answer.first_byte_s)
         if answer.was_relayed and answer.error is not None:
-            self._instruments.broken_streams.add(endpoint.name)
-        if answer.usage is not None and answer.usage.cached_tokens is not None:
-            self._count_hits(endpoint.name, answer.usage.prompt_tokens, answer.usage.cached_tokens)
+            instruments.broken_streams.add(endpoint.name)
+        if usage is not None and cached_tokens is not None:
+            self._count_hits(endpoint.name, usage.prompt_tokens, cached_tokens)
         if not call.route.traits.is_free:
             self._parity.note(call, prompt, chosen, sending, answer=answer)
-        self._decisions.add(
-            Decision(
-                time_s=time.time(),
-                request_id=call.request_id.decode("latin-1"),
-                model=call.model,
-                endpoint=endpoint.name,
-                reason=chosen.reason,
-                prompt_tokens=prompt.total,
-                cached_tokens_predicted=chosen.routed.num_cached_tokens,
-                cached_tokens=answer.usage.cached_tokens if answer.usage is not None else None,
-                token_in=sending.header.decode("ascii"),
-                outcome=str(answer.status) if answer.error is None else outcome,
-            ),
-            self._trace(chosen, answer),
+        decision = Made(
+            time.time(),
+            call.request_id,
+            call.model,
+            endpoint.name,
+            chosen.reason,
+            prompt.total,
+            chosen.routed.num_cached_tokens,
+            cached_tokens,
+            sending.why_text,
+            answer.status if answer.error is None and answer.status is not None else outcome,
         )
+        self._decisions.add(decision)
+        if (answer.error is None or answer.was_relayed) and self._decisions.wants_trace():
+            num_tokens = usage.completion_tokens if usage is not None else None
+            self._trace(decision, chosen, num_tokens or 0)
 
-    def _trace(self, chosen: Chosen, answer: Answer) -> Trace | None:
-        has_ended = answer.error is None or answer.was_relayed  # else the request goes to another endpoint
-        if not has_ended or not self._decisions.wants_trace():
-            return None
-        num_tokens = answer.usage.completion_tokens if answer.usage is not None else None
-        return Trace(policy=chosen.policy, output_length=num_tokens or 0, hash_ids=chosen.prompt.trace_ids())
+    def _trace(self, decision: Made, chosen: Chosen, num_tokens: int) -> None:
+        """The request has ended: others go to another endpoint, and are traced there."""
+        trace = Trace(policy=chosen.policy, output_length=num_tokens, hash_ids=chosen.prompt.trace_ids())
+        self._decisions.trace(decision, trace)
 
     def settle(self, call: Call, prompt: PromptCount, answer: Answer) -> None:
         """A request has its answer, whole or broken off."""
         if call.route.traits.is_free:
             return
-        self._instruments.counted.add(prompt.why)
+        self._instruments.counted.counts[(prompt.why,)] += 1
         if answer.usage is not None:
             self._count_usage(call.model, answer.usage)
 
     def _count_usage(self, model: str, usage: Usage) -> None:
+        instruments, of_model = self._instruments, (model,)
         num_completion_tokens = max(0, usage.completion_tokens or 0)
         self.num_completion_tokens += num_completion_tokens
-        self._instruments.prompt_tokens.add(model, number=max(0, usage.prompt_tokens))
-        self._instruments.completion_tokens.add(model, number=num_completion_tokens)
-        self._instruments.cached_tokens.add(model, number=max(0, usage.cached_tokens or 0))
+        instruments.prompt_tokens.counts[of_model] += max(0, usage.prompt_tokens)
+        instruments.completion_tokens.counts[of_model] += num_completion_tokens
+        instruments.cached_tokens.counts[of_model] += max(0, usage.cached_tokens or 0)
 
     def _count_hits(self, endpoint: str, num_prompt_tokens: int, num_cached_tokens: int) -> None:
         num_prompt_tokens = max(0, num_prompt_tokens)
-        self._instruments.endpoint_prompt_tokens.add(endpoint, number=num_prompt_tokens)
-        self._instruments.endpoint_cached_tokens.add(endpoint, number=min(max(0, num_cached_tokens), num_prompt_tokens))
+        self._instruments.endpoint_prompt_tokens.counts[(endpoint,)] += num_prompt_tokens
+        num_cached_tokens = min(max(0, num_cached_tokens), num_prompt_tokens)
+        self._instruments.endpoint_cached_tokens.counts[(endpoint,)] += num_cached_tokens
 
 
 def _outcome(answer: Answer) -> str:

@@ -4,6 +4,10 @@ from headrace.tokenization.chat_messages import num_text_chars
 from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.prompt import ChatPrompt, Encoded
 
+SYSTEM = "system"
+CONVERSATION = "conversation"
+OTHER = "other"
+"""What a prompt holds beside its system message: a chat, or a text of its own."""
 _KNOWN = {"cache": "cached", "flight": "cached"}
 
 
@@ -17,13 +21,13 @@ def count_content(
     """
     whole = _KNOWN.get(encoded.source)
     if isinstance(prompt, str) and not encoded.num_resumed_chars:
-        instruments.chars(model=model, content="other", result=whole or "encoded", num_chars=num_chars)
+        instruments.chars(model=model, content=OTHER, result=whole or "encoded", num_chars=num_chars)
         return
-    num_system = min(_num_system_chars(prompt), num_chars) if isinstance(prompt, ChatPrompt) else 0
-    rest = "conversation" if isinstance(prompt, ChatPrompt) else "other"
+    num_system = min(num_system_chars(prompt), num_chars) if isinstance(prompt, ChatPrompt) else 0
+    rest = CONVERSATION if isinstance(prompt, ChatPrompt) else OTHER
     num_resumed = encoded.num_resumed_chars
     parts = (
-        ("system", num_system, min(num_resumed, num_system)),
+        (SYSTEM, num_system, min(num_resumed, num_system)),
         (rest, num_chars - num_system, num_resumed - num_system),
     )
     for content, total, resumed in parts:
@@ -32,6 +36,7 @@ def count_content(
         instruments.chars(model=model, content=content, result="encoded", num_chars=total - known)
 
 
-def _num_system_chars(prompt: ChatPrompt) -> int:
+def num_system_chars(prompt: ChatPrompt) -> int:
+    """Characters of its system message, where it has one."""
     system = [message for message in prompt.messages[:1] if message.get("role") in {"system", "developer"}]
     return num_text_chars(system)

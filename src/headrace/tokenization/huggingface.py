@@ -7,10 +7,10 @@ because they change the instance that all threads share.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import tokenizers
 
 from headrace.errors import TokenizationError
 from headrace.tokenization import token_bytes
@@ -19,6 +19,9 @@ from headrace.tokenization.incremental import PiecesDecoder, WindowDecoder, byte
 from headrace.tokenization.segments import CutRules, cut_rules
 from headrace.tokenization.surrogates import refuse_lone_surrogates
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds, Tokenizer, pack_token_ids
+
+if TYPE_CHECKING:
+    import tokenizers
 
 __all__ = ["HuggingFaceTokenizer", "refuse_lone_surrogates"]
 
@@ -94,7 +97,9 @@ def _parse(tokenizer_json: bytes, *, name: str) -> token_bytes.Spec:
     return spec
 
 
-def _build(tokenizer_json: bytes, *, name: str) -> tokenizers.Tokenizer:
+def _build(tokenizer_json: bytes, *, name: str) -> "tokenizers.Tokenizer":
+    import tokenizers  # 7 MB, which a gateway does without where an examiner has the reference
+
     try:
         library = tokenizers.Tokenizer.from_buffer(tokenizer_json)
     except Exception as error:
@@ -104,7 +109,7 @@ def _build(tokenizer_json: bytes, *, name: str) -> tokenizers.Tokenizer:
     return library
 
 
-def _tokens_by_id(library: tokenizers.Tokenizer) -> list[str]:
+def _tokens_by_id(library: "tokenizers.Tokenizer") -> list[str]:
     """Every token as the vocabulary writes it; the empty string where an id is not used."""
     vocabulary: Mapping[str, int] = library.get_vocab(with_added_tokens=True)
     tokens = [""] * (max(vocabulary.values(), default=-1) + 1)
@@ -113,7 +118,7 @@ def _tokens_by_id(library: tokenizers.Tokenizer) -> list[str]:
     return tokens
 
 
-def _special_ids(library: tokenizers.Tokenizer, tokens: Sequence[str]) -> frozenset[int]:
+def _special_ids(library: "tokenizers.Tokenizer", tokens: Sequence[str]) -> frozenset[int]:
     added = library.get_added_tokens_decoder()
     return frozenset(token_id for token_id, token in added.items() if token.special and token_id < len(tokens))
 

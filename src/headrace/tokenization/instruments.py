@@ -1,6 +1,6 @@
 """The metrics of the tokenization service."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -68,11 +68,12 @@ class Instruments:
         self.queue_wait_s.observe(queue_wait_s, model, lane)
         self.encode_s.observe(encode_s, model, lane)
 
-    def encoded_in_place(self, *, model: str, num_texts: int, num_chars: int, encode_s: float) -> None:
-        """Texts that were not known, of one round of the loop; `num_chars` characters of those are of plain prompts."""
+    def encoded_in_place(self, *, model: str, num_texts: int, num_chars: Mapping[str, int], encode_s: float) -> None:
+        """Texts that were not known, of one round of the loop, and their characters by content."""
         self.encode_s.observe(encode_s, model, "in_place")
         self._lookups.add(model, "miss", number=num_texts)
-        self.chars(model=model, content="other", result="encoded", num_chars=num_chars)
+        for content, number in num_chars.items():
+            self.chars(model=model, content=content, result="encoded", num_chars=number)
 
     def looked_up(self, *, model: str, result: str) -> None:
         self._lookups.add(model, result)

@@ -133,12 +133,14 @@ class Lane:
         future.add_done_callback(lambda done: self._leave(job) if done.cancelled() else None)
         return future
 
-    def warm_up(self, call: Callable[[], object]) -> int:
-        """Have every thread, also those that start later, make `call` once before its next job; how many will."""
+    def warm_up(self, call: Callable[[], object], *, starts: bool = True) -> int:
+        """Have every thread, also those that start later, make `call` once before its next job; how many will. Threads
+        that do not run yet start with this, or without `starts` with the first job."""
         with self._changed:
             self._refuse_when_closed()
             self._warm_ups.append(call)
-            self._start_threads()
+            if starts:
+                self._start_threads()
             self._changed.notify_all()
         return self._num_threads
 

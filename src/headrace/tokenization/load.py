@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import TokenizationError
-from headrace.tokenization.chat_template import ChatTemplate
+from headrace.tokenization.definition import Definition
 from headrace.tokenization.hub import fetch_tokenizer, is_hub_name
-from headrace.tokenization.huggingface import HuggingFaceTokenizer
 from headrace.tokenization.tokenizer import Tokenizer
 
 _TOKENIZER_FILE = "tokenizer.json"
+_RANKS_SUFFIX = ".tiktoken"
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -23,21 +23,26 @@ def load_tokenizer(path: str | Path, *, offline: bool = False) -> Tokenizer:
     those beside a file named exactly `tokenizer.json`; any other file stands alone. With `offline` a name on the hub is
     looked for in the local cache only. Raises TokenizationError naming the path.
     """
+    found = read_tokenizer(path, offline=offline)
+    return found.load() if isinstance(found, Definition) else _load_ranks(found)
+
+
+def read_tokenizer(path: str | Path, *, offline: bool = False) -> Definition | Path:
+    """What `load_tokenizer` makes a tokenizer of, or where that is a rank file its path. Raises as that does."""
     name = str(path)
     if isinstance(path, str) and is_hub_name(path) and not Path(path).exists():
         path = fetch_tokenizer(path, offline=offline)
     path = Path(path)
-    if path.suffix == ".tiktoken":
-        return _load_ranks(path)
+    if path.suffix == _RANKS_SUFFIX:
+        return path
     file = path / _TOKENIZER_FILE if path.is_dir() else path
     raw = _read(file)
     if file.name != _TOKENIZER_FILE:
-        return HuggingFaceTokenizer(raw, name=name)
+        return Definition(name=name, tokenizer_json=raw)
     config = _read_object(file.parent / "tokenizer_config.json")
     special_tokens = _special_tokens({**_read_object(file.parent / "special_tokens_map.json"), **config})
     templates = _templates(file.parent, config)
-    template = ChatTemplate(templates, special_tokens=special_tokens) if templates else None
-    return HuggingFaceTokenizer(raw, name=name, special_tokens=special_tokens, chat_template=template)
+    return Definition(name=name, tokenizer_json=raw, special_tokens=special_tokens, templates=templates)
 
 
 def _load_ranks(file: Path) -> Tokenizer:

@@ -6,7 +6,7 @@ ids. One service serves one event loop.
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,9 @@ from headrace.errors import (
 )
 from headrace.tokenization.cache import CacheStatistics
 from headrace.tokenization.chat_messages import num_text_chars
-from headrace.tokenization.content import count_content
+from headrace.tokenization.content import CONVERSATION, OTHER, count_content, num_system_chars
+from headrace.tokenization.deferred import is_at_hand
+from headrace.tokenization.examiner.examination import Examiners
 from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.lanes import Lane, LaneStatistics
 from headrace.tokenization.load import load_tokenizer
@@ -75,7 +77,10 @@ class TokenizationService:
         self._upkeep = self._lane("upkeep", num_threads=1)
         self._processes = ProcessLane(_process_settings(self._settings))
         self._fallback = LocalFallback(LocalFallbackSettings(budget_s=self._settings.local_fallback_budget_s))
-        self._models = ServedModels(self._settings, lanes=(self._short, self._bulk), upkeep=self._upkeep)
+        self._examiners = Examiners()
+        self._models = ServedModels(
+            self._settings, lanes=(self._short, self._bulk), upkeep=self._upkeep, examiners=self._examiners
+        )
         self._is_closing = False
         self.sections = LoopSections()
         """How long encoding held the event loop: give it to the loop's `LoopStallMonitor`."""
@@ -102,6 +107,7 @@ class TokenizationService:
             self._upkeep,
             share=self._settings.verify_share,
             is_idle=lambda: not len(self._short) and not len(self._bulk),
+            examiners=self._examiners,
             instruments=self._instruments,
         )
 
@@ -126,10 +132,18 @@ class TokenizationService:
         """Return when it is decided which shortcuts the tokenizer of `model` may take. Raises ModelNotFoundError."""
         await make_async(self._models.encoder(model).is_decided.wait)()
 
-    async def load(self, model: str, path: str | Path) -> Tokenizer:
-        """Load the tokenizer in `path` in a thread and register it. Raises TokenizationError naming the path."""
-        tokenizer = await make_async(load_tokenizer)(path, offline=self._settings.offline)
-        self.register(model, tokenizer)
+    async def load(self, model: str, path: str | Path, *, keeps_reference: bool = True) -> Tokenizer:
+        """Load the tokenizer in `path` in a thread and register it. Raises TokenizationError naming the path.
+
+        Without `keeps_reference` an examiner compares the shortcuts, and the reference is in this process only while
+        nothing else may encode, or from when it has to decode: for those who encode only, with less memory.
+        """
+        if keeps_reference or self._settings.encoder == "reference":
+            tokenizer = await make_async(load_tokenizer)(path, offline=self._settings.offline)
+            self.register(model, tokenizer)
+        else:
+            tokenizer, examination = await make_async(self._models.load_deferred)(path)
+            self._models.register(model, tokenizer, examination=examination)
         if self._settings.num_processes and Path(path).exists():  # noqa: ASYNC240 - one stat of a local file
             self._processes.register(tokenizer, path)
         if self._settings.encoder == "fastokens":
@@ -185,10 +199,9 @@ class TokenizationService:
         ContextLengthError, OverloadedError (queue full, service closed), PayloadTooLargeError, TokenizationError. A
         cancelled caller frees its place.
         """
-        if asyncio.get_running_loop() is not self._loop:
-            self._bind_loop()
-        if self._is_closing:
-            raise OverloadedError("the tokenization service is closed; try again elsewhere")
+        at_once = self.encode_now(prompt, model=model, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
+        if at_once is not None:
+            return at_once
         encoder = self._models.encoder(model)
         if isinstance(prompt, ChatPrompt):
             text, add_special_tokens = await self._render(prompt, encoder.reference), False
@@ -196,11 +209,7 @@ class TokenizationService:
             text = prompt
         if max_tokens is not None:
             _refuse_hopeless(text, encoder.reference, max_tokens=max_tokens)
-        is_plain = text is prompt
-        at_once = self._texts.encode_at_once(text, encoder, model, add_special_tokens, is_plain)
-        if at_once is not None and is_plain:
-            return at_once  # its content is counted with that of all others of the loop's round
-        encoded = at_once or await self._texts.encode(
+        encoded = await self._texts.encode(
             text,
             encoder,
             model=model,
@@ -211,6 +220,33 @@ class TokenizationService:
             count_content(self._instruments, encoded, prompt, model=model, num_chars=len(text))
         return encoded
 
+    def encode_now(
+        self,
+        prompt: str | ChatPrompt,
+        *,
+        model: str,
+        add_special_tokens: bool = True,
+        max_tokens: int | None = None,
+    ) -> Encoded | None:
+        """What `encode` gives where nobody need wait for it: a short prompt, while this round of the loop has room for
+        it. None: await `encode`. To be called in the loop; raises as `encode` does."""
+        if asyncio.get_running_loop() is not self._loop:
+            self._bind_loop()
+        if self._is_closing:
+            raise OverloadedError("the tokenization service is closed; try again elsewhere")
+        encoder = self._models.encoder(model)
+        if isinstance(prompt, str):
+            if max_tokens is not None:
+                _refuse_hopeless(prompt, encoder.reference, max_tokens=max_tokens)
+            return self._texts.encode_at_once(prompt, encoder, model, add_special_tokens, OTHER, 0)
+        num_chars = _num_chars_of(prompt)
+        if num_chars > self._settings.render_threshold or not self._texts.has_room(num_chars, encoder):
+            return None
+        text = _render_of(prompt, encoder.reference)()
+        if max_tokens is not None:
+            _refuse_hopeless(text, encoder.reference, max_tokens=max_tokens)
+        return self._texts.encode_at_once(text, encoder, model, False, CONVERSATION, num_system_chars(prompt))
+
     def _bind_loop(self) -> None:
         """Flights belong to one loop; when that has closed, another may follow it."""
         if self._loop is not None and not self._loop.is_closed():
@@ -219,20 +255,8 @@ class TokenizationService:
         self._texts.follow_loop()
 
     async def _render(self, prompt: ChatPrompt, tokenizer: Tokenizer) -> str:
-        template = tokenizer.chat_template
-        if template is None:
-            raise InvalidRequestError(
-                f"the tokenizer {tokenizer.name} has no chat template; use /v1/completions", param="messages"
-            )
-        render = partial(
-            template.render,
-            prompt.messages,
-            tools=prompt.tools,
-            add_generation_prompt=prompt.add_generation_prompt,
-            continue_final_message=prompt.continue_final_message,
-            template_kwargs=prompt.template_kwargs,
-        )
-        num_chars = num_text_chars([*prompt.messages, *(prompt.tools or ()), prompt.template_kwargs or {}])
+        render = _render_of(prompt, tokenizer)
+        num_chars = _num_chars_of(prompt)
         if num_chars <= self._settings.render_threshold:
             return render()
         return (await self._texts.lane_for(num_chars).submit(MakeTexts(), render, num_bytes=num_chars)).value
@@ -241,8 +265,9 @@ class TokenizationService:
         self, token_ids: Sequence[int] | TokenIds, *, model: str, skip_special_tokens: bool = False
     ) -> str:
         """The text of `token_ids`. Raises as `encode` does."""
-        decode = partial(self.tokenizer(model).decode, token_ids, skip_special_tokens=skip_special_tokens)
-        if len(token_ids) <= _MAX_INLINE_TOKENS:
+        tokenizer = self.tokenizer(model)
+        decode = partial(tokenizer.decode, token_ids, skip_special_tokens=skip_special_tokens)
+        if len(token_ids) <= _MAX_INLINE_TOKENS and is_at_hand(tokenizer):
             return decode()
         num_bytes = 4 * len(token_ids)
         return (await self._texts.lane_for(num_bytes).submit(MakeTexts(), decode, num_bytes=num_bytes)).value
@@ -266,11 +291,13 @@ class TokenizationService:
         """End the threads; everybody who waits gets OverloadedError. Idempotent. Encoding after it is refused alike."""
         self._is_closing = True
         self._models.close()
+        self._examiners.close()
         lanes = (self._short, self._bulk, self._upkeep, self._processes)
         for lane in lanes:
             lane.close()
         for lane in lanes:
             await lane.aclose(timeout_s=self._settings.close_timeout_s)
+        await make_async(self._examiners.finish_all)()
 
     async def __aenter__(self) -> Self:
         return self
@@ -282,6 +309,28 @@ class TokenizationService:
 
     def __repr__(self) -> str:
         return f"TokenizationService({self._models!r}; short={self._short!r}, bulk={self._bulk!r})"
+
+
+def _render_of(prompt: ChatPrompt, tokenizer: Tokenizer) -> Callable[[], str]:
+    template = tokenizer.chat_template
+    if template is None:
+        raise InvalidRequestError(
+            f"the tokenizer {tokenizer.name} has no chat template; use /v1/completions", param="messages"
+        )
+    return partial(
+        template.render,
+        prompt.messages,
+        tools=prompt.tools,
+        add_generation_prompt=prompt.add_generation_prompt,
+        continue_final_message=prompt.continue_final_message,
+        template_kwargs=prompt.template_kwargs,
+    )
+
+
+def _num_chars_of(prompt: ChatPrompt) -> int:
+    if prompt.tools is None and prompt.template_kwargs is None:
+        return num_text_chars(prompt.messages)
+    return num_text_chars([*prompt.messages, *(prompt.tools or ()), prompt.template_kwargs or {}])
 
 
 def _refuse_hopeless(text: str, tokenizer: Tokenizer, *, max_tokens: int) -> None:

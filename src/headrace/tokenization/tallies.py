@@ -11,12 +11,20 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 
+class Counts(dict[tuple[str, ...], float]):
+    """Numbers by the values of labels, in their order. What was never counted reads as 0, and stays no series."""
+
+    def __missing__(self, labels: tuple[str, ...]) -> float:
+        return 0
+
+
 class CounterTally:
-    """A counter; `add` takes the values of its labels in order."""
+    """A counter; `add` takes the values of its labels in order. What every request counts adds to `counts` itself:
+    `tally.counts["a", "b"] += 1` is the same without a call."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
         self._about = (name, documentation, labels)
-        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
+        self.counts = Counts() if labels else Counts({(): 0})
         self._read: Callable[[], float] | None = None
         registry.register(self)
 
@@ -25,11 +33,11 @@ class CounterTally:
         return tuple(self._about[2])
 
     def add(self, *labels: str, number: float = 1) -> None:
-        self._values[labels] = self._values.get(labels, 0) + number
+        self.counts[labels] += number
 
     def read(self, number: float) -> None:
         """Take over a count that is kept elsewhere, of a counter without labels."""
-        self._values[()] = number
+        self.counts[()] = number
 
     def read_from(self, count: Callable[[], float]) -> None:
         """Ask `count` whenever somebody reads, of a counter without labels."""
@@ -37,12 +45,12 @@ class CounterTally:
 
     def by_labels(self) -> Mapping[tuple[str, ...], float]:
         """The counts now, for displays."""
-        return self._values
+        return self.counts
 
     def forget(self, **labels: str) -> None:
         """Drop the series with these values of labels: what they named is gone."""
-        for values in _matching(self._values, self._about[2], labels):
-            del self._values[values]
+        for values in _matching(self.counts, self._about[2], labels):
+            del self.counts[values]
 
     def describe(self) -> Iterable[Metric]:
         return [self._family()]
@@ -51,7 +59,7 @@ class CounterTally:
         if self._read is not None:
             self.read(self._read())
         family = self._family()
-        for labels, value in list(self._values.items()):
+        for labels, value in list(self.counts.items()):
             family.add_metric(labels, value)
         yield family
 
@@ -60,7 +68,7 @@ class CounterTally:
         return CounterMetricFamily(name, documentation, labels=labels)
 
     def __repr__(self) -> str:
-        return f"CounterTally({self._about[0]!r}, {self._values})"
+        return f"CounterTally({self._about[0]!r}, {dict(self.counts)})"
 
 
 class GaugeTally:

@@ -11,6 +11,8 @@ import msgspec
 
 from headrace.aio.single_flight import SingleFlight
 from headrace.aio.stall import LoopSections
+from headrace.tokenization.content import SYSTEM
+from headrace.tokenization.deferred import is_at_hand
 from headrace.tokenization.in_place import InPlace
 from headrace.tokenization.instruments import Instruments
 from headrace.tokenization.lanes import Finished, Lane
@@ -102,7 +104,7 @@ class TextEncoder:
             raise refusal(encoder.reference.fingerprint, text)
         num_chars = len(text)
         if num_chars <= _MAX_UNKEPT_CHARS and encoder.is_accelerated and await self._in_place.turn(num_chars):
-            at_once = self.encode_at_once(text, encoder, model, add_special_tokens, False)
+            at_once = self.encode_at_once(text, encoder, model, add_special_tokens, None, 0)
             if at_once is not None:
                 return at_once
         namespace = encoder.namespace(add_special_tokens=add_special_tokens)
@@ -124,12 +126,14 @@ class TextEncoder:
         encoder: ModelEncoder,
         model: str,
         add_special_tokens: bool,
-        is_plain: bool,
+        content: str | None,
+        num_system_chars: int,
     ) -> Encoded | None:
         """What `encode` gives where that needs no waiting, no cache and no thread; else None.
 
-        With `is_plain` the prompt's content is counted too. Positional, and all in one piece: a prompt of a few tokens
-        takes no longer than two calls with keywords.
+        The characters of the prompt are counted as `content`, but for so many of its system message; None: somebody
+        else counts them. Positional, and all in one piece: a prompt of a few tokens takes no longer than two calls with
+        keywords.
         """
         num_chars = len(text)
         encode_one = encoder.encode_one
@@ -140,10 +144,18 @@ class TextEncoder:
         begun_s = perf_counter()
         token_ids = encode_one(text, add_special_tokens)
         took_s = perf_counter() - begun_s
-        self._spend(num_chars, model, took_s, num_plain_chars=num_chars if is_plain else 0)
+        tally = self._spend(num_chars, model, took_s)
+        if content is not None:
+            num_system_chars = min(num_system_chars, num_chars)
+            tally.num_system_chars += num_system_chars
+            tally.num_chars[content] = tally.num_chars.get(content, 0) + num_chars - num_system_chars
         if self._verifier.is_due():
             self._verifier.consider(model, encoder, text, token_ids, add_special_tokens=add_special_tokens)
         return Encoded(token_ids, "in_place", 0.0, took_s)
+
+    def has_room(self, num_chars: int, encoder: ModelEncoder) -> bool:
+        """Whether `encode_at_once` would take a text of that length now."""
+        return encoder.encode_one is not None and num_chars <= _MAX_UNKEPT_CHARS and self._in_place.fits(num_chars)
 
     async def _may_encode_in_place(self, num_chars: int) -> bool:
         """A short text waits for its turn, a longer one is in a thread by then."""
@@ -155,24 +167,27 @@ class TextEncoder:
         begun_s = perf_counter()
         [encoded] = ask.work.run((ask.job(),))
         took_s = perf_counter() - begun_s
-        self._spend(ask.num_new_chars, ask.model, took_s, num_plain_chars=0)
+        self._spend(ask.num_new_chars, ask.model, took_s)
         self._keep(ask, encoded)
         return Encoded(encoded.token_ids, "in_place", 0.0, took_s, ask.start)
 
-    def _spend(self, num_chars: int, model: str, took_s: float, *, num_plain_chars: int) -> None:
+    def _spend(self, num_chars: int, model: str, took_s: float) -> "_Tally":
         self._in_place.spend(num_chars, took_s=took_s)
         tally = self._tallies.get(model)
         if tally is None:
             tally = self._tallies[model] = _Tally()
         tally.num_texts += 1
         tally.took_s += took_s
-        tally.num_plain_chars += num_plain_chars
+        return tally
 
     def _write_tallies(self) -> None:
         self._sections.note(SECTION, sum(tally.took_s for tally in self._tallies.values()))
         for model, tally in self._tallies.items():
             self._instruments.encoded_in_place(
-                model=model, num_texts=tally.num_texts, num_chars=tally.num_plain_chars, encode_s=tally.took_s
+                model=model,
+                num_texts=tally.num_texts,
+                num_chars={SYSTEM: tally.num_system_chars, **tally.num_chars},
+                encode_s=tally.took_s,
             )
         self._tallies.clear()
 
@@ -207,6 +222,8 @@ class TextEncoder:
         if self._processes.takes(work.tokenizer, num_bytes=num_bytes) and self._processes.has_free_process():
             future = self._processes.submit(work, ask.text, num_bytes=num_bytes)
             return self._helped(ask, await future, source=self._processes.name)
+        if not is_at_hand(work.tokenizer):
+            return None  # making it would hold the loop
         adds = work.add_special_tokens
         done = self._fallback.encode(work.tokenizer, ask.text, num_bytes=num_bytes, add_special_tokens=adds)
         if isinstance(done, Declined):
@@ -250,7 +267,9 @@ class _Tally(msgspec.Struct):
     """What was encoded in place for a model in one round of the loop."""
 
     num_texts: int = 0
-    num_plain_chars: int = 0
+    num_system_chars: int = 0
+    num_chars: dict[str, int] = {}
+    """By content."""
     took_s: float = 0.0
 
 

@@ -4,7 +4,17 @@ from hypothesis import strategies as st
 
 from headrace.gateway.admission.account import Account
 from headrace.gateway.admission.budget import Budget, window_at
-from headrace.gateway.admission.limits import NO_LIMITS, Hold, KeyLimits, Levels, LimitName, hopeless, refusal
+from headrace.gateway.admission.limits import (
+    NO_LIMITS,
+    Hold,
+    KeyLimits,
+    Levels,
+    LimitName,
+    hopeless,
+    is_within,
+    refusal,
+)
+from headrace.gateway.admission.state import levels_with
 from headrace.gateway.admission.token_bucket import UNITS
 
 WINDOWS = (window_at("day", 0.0), window_at("total", 0.0))
@@ -57,6 +67,52 @@ def test_a_new_window_begins_with_nothing_spent() -> None:
     assert account.levels(LIMITS, windows=tomorrow, now_us=86400 * 10**6).spent == (0, 500)
 
 
+def test_what_was_spent_outlives_a_change_of_the_budgets() -> None:
+    account = Account()
+    account.use(num_tokens=0, cost=500, limits=LIMITS, windows=WINDOWS, now_us=0)
+    account.use(num_tokens=0, cost=7, limits=LIMITS, windows=WINDOWS[::-1], now_us=0)
+
+    assert account.levels(LIMITS, windows=WINDOWS[:1], now_us=0).spent == (507,)
+    account.use(num_tokens=0, cost=1, limits=NO_LIMITS, windows=(), now_us=0)
+    assert account.levels(LIMITS, windows=WINDOWS, now_us=0).spent == (0, 0)
+
+
+rates = st.none() | st.integers(1, 50)
+amounts = st.integers(0, 60)
+
+
+@st.composite
+def limits_and_levels(draw: st.DrawFn) -> tuple[KeyLimits, Levels]:
+    """Small numbers, so that many are just within and many just over."""
+    budgets = tuple(Budget(period="total", amount=amount) for amount in draw(st.lists(amounts, max_size=2)))
+    limits = KeyLimits(
+        requests_per_minute=draw(rates),
+        tokens_per_minute=draw(rates),
+        concurrent_requests=draw(rates),
+        budgets=budgets,
+    )
+    levels = Levels(
+        num_open=draw(amounts),
+        held_tokens=draw(amounts),
+        held_cost=draw(amounts),
+        requests_debt=draw(amounts) * UNITS // 2,
+        tokens_debt=draw(amounts) * UNITS // 2,
+        spent=tuple(draw(amounts) for _ in budgets),
+    )
+    return limits, levels
+
+
+@given(case=limits_and_levels(), num_tokens=amounts, cost=amounts)
+def test_what_is_within_the_limits_is_what_nothing_refuses(
+    case: tuple[KeyLimits, Levels], num_tokens: int, cost: int
+) -> None:
+    limits, levels = case
+    hold = Hold(num_tokens=num_tokens, cost=cost)
+    is_refused = (refusal(limits, hold, levels) or hopeless(limits, hold)) is not None
+
+    assert is_within(limits, levels_with(levels, hold, limits)) is not is_refused
+
+
 requests = st.tuples(
     st.integers(0, 5_000_000),  # microseconds since the last event
     st.integers(0, 400),  # tokens held
@@ -81,8 +137,11 @@ def test_limits_hold_at_every_moment_and_nothing_stays_held(steps: list[tuple[in
             used.append((now_us, num_used))
             spent += num_spent
         hold = Hold(num_tokens=tokens, cost=cost)
-        is_taken, _ = account.take(hold, LIMITS, windows=WINDOWS, now_us=now_us)
-        if is_taken:
+        before = account.levels(LIMITS, windows=WINDOWS, now_us=now_us)
+        taken = account.take(hold, LIMITS, windows=WINDOWS, now_us=now_us)
+        assert (taken is None) == (refusal(LIMITS, hold, before) is not None)
+        if taken is not None:
+            assert taken == levels_with(before, hold, LIMITS)
             running.append((hold, int(tokens * part), int(cost * part)))
         levels = account.levels(LIMITS, windows=WINDOWS, now_us=now_us)
         assert levels.num_open == len(running) <= 3

@@ -41,9 +41,27 @@ def test_the_end_of_a_window_is_the_start_of_another(period: Period, now_s: int)
 
 @given(steps_s=st.lists(st.floats(0, 4000), max_size=50))
 def test_the_present_windows_are_those_of_the_moment(steps_s: list[float]) -> None:
-    budgets = [Budget(period=period, amount=1) for period in ("hour", "day", "month", "total")]
+    budgets = tuple(Budget(period=period, amount=1) for period in ("hour", "day", "month", "total"))
     present = PresentWindows()
     now_s = at("2026-12-31T20:00:00")
     for step_s in steps_s:
         now_s += step_s
         assert present.of(budgets, now_s) == tuple(window_at(budget.period, now_s) for budget in budgets)
+
+
+def test_the_same_budgets_have_the_same_windows_until_one_ends() -> None:
+    hourly = (Budget(period="hour", amount=1),)
+    present = PresentWindows()
+    windows = present.of(hourly, at("2026-12-31T20:00:00"))
+
+    assert present.of((Budget(period="total", amount=1),), at("2026-12-31T20:30:00"))[0].name == "total"
+    assert present.of(hourly, at("2026-12-31T20:59:59")) is windows
+    assert present.of(hourly, at("2026-12-31T21:00:00")) != windows
+
+
+def test_windows_are_kept_for_some_budgets_only() -> None:
+    present = PresentWindows()
+    for amount in range(5000):
+        present.of((Budget(period="total", amount=amount),), 0.0)
+
+    assert 0 < len(present._kept) <= 4096

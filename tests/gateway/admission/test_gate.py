@@ -60,6 +60,26 @@ def test_without_a_limit_and_without_any_endpoint_nobody_waits() -> None:
     run_virtual(scenario())
 
 
+def test_a_place_is_had_at_once_only_where_nobody_waits() -> None:
+    async def scenario() -> None:
+        places = Places(2)
+        gate = gate_of(places)
+        assert gate.is_open("m")
+        first, second = gate.enter_now("m"), gate.enter_now("m")
+        assert not gate.is_open("m")
+        waits = asyncio.get_running_loop().create_task(gate.enter(ASK))
+        await settle_down()
+        places.number = 3
+        assert not gate.is_open("m")  # who waits goes first
+        gate.wake()
+        for place in (first, second, await waits):
+            place.give_back()
+        assert gate.is_open("m")
+        assert counts(gate) == (0, 0)
+
+    run_virtual(scenario())
+
+
 def test_a_full_queue_and_a_long_wait_are_told_with_a_time_to_come_back() -> None:
     async def scenario() -> None:
         gate = gate_of(Places(1), max_waiting=1)

@@ -18,10 +18,13 @@ def entry(name: str, key: str, **fields: object) -> KeyEntry:
 def test_a_key_is_found_by_itself_only() -> None:
     ring = KeyRing([ApiKey(name="a", digest=digest_of(b"secret a")), ApiKey(name="b", digest=digest_of(b"secret b"))])
 
-    assert ring.find(b"secret b", now_s=0.0).name == "b"
-    for given in (None, b"", b"secret", b"secret b ", digest_of(b"secret b")):
+    assert ring.find(digest_of(b"secret b"), now_s=0.0).name == "b"
+    for given in (b"secret", b"secret b ", digest_of(b"secret b")):
         with pytest.raises(AuthenticationError):
-            ring.find(given, now_s=0.0)
+            ring.find(digest_of(given), now_s=0.0)
+    for digest in (None, b"", b"secret b"):
+        with pytest.raises(AuthenticationError):
+            ring.find(digest, now_s=0.0)
 
 
 def test_a_digest_that_agrees_in_its_first_bytes_is_not_enough() -> None:
@@ -29,15 +32,15 @@ def test_a_digest_that_agrees_in_its_first_bytes_is_not_enough() -> None:
     ring = KeyRing([ApiKey(name="a", digest=digest[:8] + bytes(24))])
 
     with pytest.raises(AuthenticationError):
-        ring.find(b"secret", now_s=0.0)
+        ring.find(digest_of(b"secret"), now_s=0.0)
 
 
 def test_an_expired_key_is_told_so() -> None:
     ring = KeyRing([ApiKey(name="a", digest=digest_of(b"k"), expires_s=10.0)])
 
-    assert ring.find(b"k", now_s=9.9).name == "a"
+    assert ring.find(digest_of(b"k"), now_s=9.9).name == "a"
     with pytest.raises(AuthenticationError) as caught:
-        ring.find(b"k", now_s=10.0)
+        ring.find(digest_of(b"k"), now_s=10.0)
     assert caught.value.code == "expired_api_key"
 
 
@@ -79,7 +82,7 @@ def test_the_file_holds_everything_but_the_key(tmp_path: Path) -> None:
         ("day", 5 * 10**11),
         ("total", 3 * 10**12),
     ]
-    assert KeyRing([key]).find(b"the secret", now_s=0.0) == key
+    assert KeyRing([key]).find(digest_of(b"the secret"), now_s=0.0) == key
     assert "secret" not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0
 
@@ -122,7 +125,7 @@ def test_the_command_adds_lists_and_revokes(tmp_path: Path, capsys: pytest.Captu
     assert main(["keys", "list", *file]) == 0
     listing = capsys.readouterr().out
 
-    assert KeyRing(read_keys(path)).find(secret.encode(), now_s=0.0).name == "alice"
+    assert KeyRing(read_keys(path)).find(digest_of(secret.encode()), now_s=0.0).name == "alice"
     assert "100 tokens/min; 0.5 per day" in listing
     assert secret not in listing
     assert main(["keys", "revoke", "alice", *file]) == 0

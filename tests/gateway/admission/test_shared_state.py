@@ -70,7 +70,8 @@ class FakeStore:
         self, key: ApiKey, hold: Hold, *, lease: str, ttl_s: float, windows: Sequence[Window]
     ) -> tuple[bool, Levels]:
         await self._reach()
-        is_taken, levels = self.account.take(hold, key.limits, windows=windows, now_us=0)
+        levels = self.account.levels(key.limits, windows=windows, now_us=0)
+        is_taken = self.account.take(hold, key.limits, windows=windows, now_us=0) is not None
         if is_taken:
             self.leases[lease_member(lease, hold)] = hold
         if self.loses_answers:
@@ -276,7 +277,8 @@ async def test_redis_decides_as_the_account_in_memory_does(store: RedisStore, se
             for _ in range(rng.randint(1, 3)):
                 await store.settle(batch)
         hold = Hold(num_tokens=rng.randint(0, 600), cost=rng.randint(0, 300))
-        expected = account.take(hold, LIMITS, windows=windows, now_us=now_us)
+        levels = account.levels(LIMITS, windows=windows, now_us=now_us)
+        expected = account.take(hold, LIMITS, windows=windows, now_us=now_us) is not None, levels
         found = await store.take(KEY, hold, lease=f"l{number}", ttl_s=10**6, windows=windows)
         assert found == expected
         if found[0]:
@@ -386,3 +388,13 @@ def test_what_is_no_state_is_refused() -> None:
     assert caught.value.param == "state"
     with pytest.raises(SettingsError):
         connect("redis://host:port", timeout_s=1.0)
+
+
+def test_limits_that_others_share_are_never_decided_without_asking() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        state = shared(store)
+        assert state.take_now(KEY, HOLD) is None
+        assert store.num_asked == store.account.num_open == 0
+
+    run_virtual(scenario())

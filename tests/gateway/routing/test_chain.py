@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace._native import compiled
 from headrace.gateway.prefix_index import ChainHasher
 from headrace.tokenization.tokenizer import pack_token_ids
 
@@ -46,6 +47,40 @@ def test_adapter_and_salt_set_a_chain_apart(others: dict[str, str]) -> None:
     assert not set(plain.tolist()) & set(apart.tolist())
 
 
+@given(TOKENS, st.integers(1, 20), st.text(max_size=3), st.none() | st.text(max_size=3))
+def test_the_hashes_are_the_same_with_and_without_a_compiler(
+    tokens: list[int], size: int, adapter: str, salt: str | None
+) -> None:
+    ids = pack_token_ids(tokens)
+    native, twin = ChainHasher(size), ChainHasher(size, native=None)
+
+    assert native.blocks(ids).tolist() == twin.blocks(ids).tolist()
+    assert native.chain(ids, adapter=adapter, salt=salt) == twin.chain(ids, adapter=adapter, salt=salt)
+
+
+@pytest.mark.parametrize("size", [15, 16])
+def test_long_prompts_hash_alike_with_and_without_a_compiler(size: int) -> None:
+    ids = np.random.default_rng(3).integers(0, 2**32, 131_072, dtype=np.uint32)
+
+    assert ChainHasher(size).chain(ids) == ChainHasher(size, native=None).chain(ids)
+
+
+@pytest.mark.skipif(compiled is None, reason="there was no C compiler")
+@pytest.mark.parametrize(
+    ("ids", "keys", "block_size"),
+    [
+        (np.zeros(32, dtype=np.uint64), bytes(64), 16),
+        (np.zeros(32, dtype=np.uint32), bytes(64), 15),
+        (np.zeros(32, dtype=np.uint32), b"", 0),
+        (np.zeros(32, dtype=np.uint32), bytes(64), -1),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_c(ids: object, keys: bytes, block_size: int) -> None:
+    assert compiled is not None
+    with pytest.raises(ValueError, match=rf"blocks of {block_size} ids"):
+        compiled.chain(ids, keys, block_size, 0, 0)
+
+
 def test_block_sizes_have_no_hash_in_common() -> None:
     ids = np.zeros(256, dtype=np.uint32)
 
@@ -54,7 +89,8 @@ def test_block_sizes_have_no_hash_in_common() -> None:
 
 def test_prompts_longer_than_the_tables_are_hashed_too() -> None:
     ids = np.arange(16 * 3000, dtype=np.uint32)
-    long, short = ChainHasher(16).chain(ids).tolist(), ChainHasher(16).chain(ids[:160]).tolist()
+    hasher = ChainHasher(16, native=None)
+    long, short = hasher.chain(ids).tolist(), hasher.chain(ids[:160]).tolist()
 
     assert len(set(long)) == 3000
     assert long[:10] == short

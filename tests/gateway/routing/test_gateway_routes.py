@@ -173,7 +173,7 @@ async def test_what_an_endpoint_failed_to_answer_is_not_learnt() -> None:
         statistics = gateway.routing.statistics().index
         (endpoint,) = gateway.fleet.endpoints
         slot = endpoint.holders[0].slot
-        stored = [run.holds[slot].stored for run in gateway.routing._index._runs.with_slot(slot)]
+        stored = [run.holds[slot].num_stored for run in gateway.routing._index._runs.with_slot(slot)]
 
     assert failed.status in {502, 503}
     assert statistics.num_blocks > 0

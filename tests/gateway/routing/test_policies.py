@@ -1,13 +1,14 @@
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import (
     POLICIES,
-    Candidate,
     LeastLoaded,
     PolicyName,
     PowerOfTwo,
@@ -17,9 +18,19 @@ from headrace.gateway.routing import (
     RoundRobin,
     Session,
 )
-from headrace.gateway.routing.rendezvous import first_with_room, ranked
+from headrace.gateway.routing.rendezvous import first, first_with_room, ranked
 
 NOTHING = RequestFacts()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A candidate."""
+
+    name: str
+    num_in_flight: int
+    num_waiting_tokens: int = 0
+    weight: float = 1.0
 
 
 def no_chance(_: int) -> int:
@@ -31,16 +42,8 @@ def drawing(*numbers: int) -> Callable[[int], int]:
     return lambda _: next(values)
 
 
-def candidates(*loads: int, cached: tuple[int, ...] = (), waiting: tuple[int, ...] = ()) -> list[Candidate]:
-    return [
-        Candidate(
-            f"endpoint-{index}",
-            load,
-            waiting[index] if waiting else 0,
-            cached[index] if cached else 0,
-        )
-        for index, load in enumerate(loads)
-    ]
+def candidates(*loads: int, waiting: tuple[int, ...] = ()) -> list[Engine]:
+    return [Engine(f"endpoint-{index}", load, waiting[index] if waiting else 0) for index, load in enumerate(loads)]
 
 
 # -- least loaded, round robin, power of two
@@ -78,7 +81,7 @@ def test_reserved_at_the_choice_a_burst_spreads_evenly(num_endpoints: int, num_r
 def test_an_endpoint_of_twice_the_weight_takes_twice_the_load() -> None:
     policy, loads = LeastLoaded(draw=no_chance), [0, 0]
     for _ in range(30):
-        fleet = [Candidate("a", loads[0], weight=2.0), Candidate("b", loads[1])]
+        fleet = [Engine("a", loads[0], weight=2.0), Engine("b", loads[1])]
         loads[policy.choose(fleet, NOTHING).index] += 1
 
     assert loads == [20, 10]
@@ -117,8 +120,21 @@ def test_an_endpoint_that_leaves_moves_no_other_keys(key: int, gone: int) -> Non
     assert [left[at].name for at in ranked(key, left)] == before
 
 
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1, max_size=9),
+    st.floats(0.1, 10),
+)
+def test_equally_strong_endpoints_are_chosen_alike_with_and_without_a_compiler(
+    key: int, names: list[str], weight: float
+) -> None:
+    fleet = [Engine(name, 0, weight=weight) for name in names]
+
+    assert first(key, fleet) == first(key, fleet, native=None) == ranked(key, fleet)[0]
+
+
 def test_keys_are_shared_by_weight() -> None:
-    fleet = [Candidate("a", 0, weight=3.0), Candidate("b", 0, weight=1.0)]
+    fleet = [Engine("a", 0, weight=3.0), Engine("b", 0, weight=1.0)]
     counts = Counter(ranked(key, fleet)[0] for key in range(4000))
 
     assert counts[0] / 4000 == pytest.approx(0.75, abs=0.03)
@@ -129,7 +145,7 @@ def test_keys_are_shared_by_weight() -> None:
     st.lists(st.tuples(st.integers(0, 50), st.floats(0.1, 10)), min_size=1, max_size=6),
 )
 def test_there_is_always_one_with_room(key: int, fleet: list[tuple[int, float]]) -> None:
-    loaded = [Candidate(f"e{at}", load, weight=weight) for at, (load, weight) in enumerate(fleet)]
+    loaded = [Engine(f"e{at}", load, weight=weight) for at, (load, weight) in enumerate(fleet)]
     index, rank = first_with_room(key, loaded)
 
     assert ranked(key, loaded)[rank] == index
@@ -166,31 +182,35 @@ def test_prefix_hash_passes_over_an_endpoint_with_more_than_its_share() -> None:
 PROMPT = RequestFacts(num_tokens=1000, novel_key=3)
 
 
+def cached(*num_tokens: int) -> RequestFacts:
+    """A prompt of 1000 tokens, of which each candidate has so many."""
+    return msgspec.structs.replace(PROMPT, num_cached_tokens=num_tokens)
+
+
 def test_the_holder_of_the_prefix_is_chosen() -> None:
-    choice = Prefix(draw=no_chance).choose(candidates(1, 1, 1, cached=(0, 960, 512)), PROMPT)
+    choice = Prefix(draw=no_chance).choose(candidates(1, 1, 1), cached(0, 960, 512))
 
     assert (choice.index, choice.reason) == (1, "holds 960 tokens, 1 in flight")
 
 
 def test_a_holder_with_a_long_queue_is_passed_over_for_this_request() -> None:
-    fleet = candidates(6, 0, cached=(512, 0), waiting=(60_000, 0))
-    choice = Prefix(draw=no_chance).choose(fleet, PROMPT)
+    choice = Prefix(draw=no_chance).choose(candidates(6, 0, waiting=(60_000, 0)), cached(512, 0))
 
     assert choice.index == 1
     assert choice.reason == "spill: holds 0 tokens, 0 in flight; endpoint-0 holds 512 with 6 in flight"
 
 
 def test_a_busy_batch_alone_does_not_outweigh_a_prompt_that_is_all_there() -> None:
-    assert Prefix(draw=no_chance).choose(candidates(40, 0, cached=(992, 0)), PROMPT).index == 0
+    assert Prefix(draw=no_chance).choose(candidates(40, 0), cached(992, 0)).index == 0
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), st.integers(0, 512))
 def test_idle_gateways_agree_on_what_is_cold(keys: list[int], num_cached: int) -> None:
-    fleet = candidates(0, 0, 0, 0, cached=(num_cached,) * 4)
+    fleet = candidates(0, 0, 0, 0)
     gateways = [Prefix(draw=no_chance), Prefix(draw=no_chance)]
 
     for key in keys:
-        facts = RequestFacts(num_tokens=1000, novel_key=key)
+        facts = RequestFacts(num_tokens=1000, num_cached_tokens=(num_cached,) * 4, novel_key=key)
         assert len({gateway.choose(fleet, facts).index for gateway in gateways}) == 1
 
 
@@ -207,11 +227,11 @@ def test_what_is_cold_goes_to_the_least_busy() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 900), st.integers(0, 9000)), min_size=2, max_size=6))
 def test_nobody_who_has_more_and_less_to_do_is_passed_over(fleet: list[tuple[int, int, int]]) -> None:
-    loads, cached, waiting = zip(*fleet, strict=True)
-    index = Prefix(draw=no_chance).choose(candidates(*loads, cached=cached, waiting=waiting), PROMPT).index
+    loads, held, waiting = zip(*fleet, strict=True)
+    index = Prefix(draw=no_chance).choose(candidates(*loads, waiting=waiting), cached(*held)).index
 
     for other in range(len(fleet)):
-        is_better = cached[other] > cached[index] and loads[other] <= loads[index] and waiting[other] <= waiting[index]
+        is_better = held[other] > held[index] and loads[other] <= loads[index] and waiting[other] <= waiting[index]
         assert not is_better
 
 

@@ -82,10 +82,12 @@ class AgainstDictionary(RuleBasedStateMachine):
         self.counts[which].clear()
         self.expected[which].clear()
 
-    @rule(which=st.integers(0, 2), blocks=PROMPTS)
-    def expect(self, which: int, blocks: list[int]) -> None:
-        self.index.expect(self.holders[which], chain_for(blocks), until_s=10.0)
-        self.expected[which] |= set(chain_for(blocks))
+    @rule(which=st.integers(0, 2), blocks=PROMPTS, was_followed=st.booleans())
+    def expect(self, which: int, blocks: list[int], was_followed: bool) -> None:
+        chain = chain_for(blocks)
+        path = self.index.follow(chain) if was_followed else None
+        self.index.expect(self.holders[which], chain, until_s=10.0, path=path)
+        self.expected[which] |= set(chain)
         self.prompts.add(tuple(blocks))
 
     @rule(blocks=PROMPTS)

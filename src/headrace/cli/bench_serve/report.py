@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.bench_serve.results import RequestResult
@@ -133,11 +134,11 @@ def most_at_once(results: Iterable[RequestResult]) -> int:
 
 
 def show(report: LoadReport, console: Console) -> None:
-    """The report as tables for people."""
-    facts = Table(f"{report.model_id} at {report.base_url}", "", box=None)
+    """The report as tables for people. Names and errors are others' words, so nothing in them is markup."""
+    facts = Table(escape(f"{report.model_id} at {report.base_url}"), "", box=None)
     facts.columns[1].justify = "right"
     for name, value in _facts(report):
-        facts.add_row(name, value)
+        facts.add_row(escape(name), value)
     console.print(facts)
     percentiles = [name for times in report.times.values() for name in times.percentiles_ms]
     table = Table("ms", "mean", *dict.fromkeys(percentiles), "deviation")
@@ -146,7 +147,7 @@ def show(report: LoadReport, console: Console) -> None:
         table.add_row(f"{name.upper()}  {_TITLES[name]}", *(f"{value:,.2f}" for value in values))
     console.print(table)
     for error, count in report.errors.items():
-        console.print(f"[red]{count} x[/red] {error}", markup=True, highlight=False)
+        console.print(f"[red]{count} x[/red] {escape(error)}", highlight=False)
     if report.p99_late_ms > _LATE_MS:
         console.print(f"The generator was late itself (p99 {report.p99_late_ms:.0f} ms): a lower rate measures better.")
 

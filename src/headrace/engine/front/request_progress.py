@@ -6,27 +6,19 @@ a consumer that is late, or never reads, holds up nobody. Pure; knows neither th
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from headrace.engine.front.answer_logprobs import AnswerLogprobs
-from headrace.engine.front.request_times import RequestTimes
+from headrace.engine.front.single_request import SingleRequest
 from headrace.engine.front.stop_strings import StopStringScanner
 from headrace.engine.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput, RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
-from headrace.engine.wire.errors import error_class
 from headrace.engine.wire.messages import TokenDelta
-from headrace.errors import HeadraceError
 from headrace.tokenization.tokenizer import IncrementalDecoder, TokenIds
 
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
-class RequestProgress:
-    """The state of one request in the front end, from its arrival to its last output.
-
-    `core_id` is its name in the core, which no other request ever has: a late output of an aborted request cannot reach
-    a later one of the same `request_id`. `notify` is called when `take` has something to give.
-    """
+class RequestProgress(SingleRequest):
+    """The state of one request for an answer in the front end, from its arrival to its last output."""
 
     def __init__(
         self,
@@ -39,21 +31,10 @@ class RequestProgress:
         index: int = 0,
     ) -> None:
         """`index` is that of its completion, where a request has several."""
-        self.request_id = request_id
-        self.core_id = core_id
-        self.is_finished = False
-        """Nothing more will be generated; the last output, or the error, may still wait to be taken."""
-        self.is_exhausted = False
-        """The last output, or the error, has been taken."""
-        self.finish_reason: FinishReason | None = None
-        self.times = RequestTimes(arrival_time)
-        self.error: HeadraceError | None = None
-        """Why it failed; `take` raises it."""
+        super().__init__(request_id=request_id, core_id=core_id, arrival_time=arrival_time, notify=notify)
         self._params = params
         self._index = index
-        self._notify = notify
         self._prompt: str | None = None
-        self._prompt_ids: TokenIds = np.empty(0, dtype=np.uint32)
         self._prompt_token_ids: list[int] | None = None
         self._eos_token_ids: frozenset[int] = frozenset()
         self._end_token_ids: frozenset[int] = frozenset()
@@ -62,7 +43,6 @@ class RequestProgress:
         self._scanner = StopStringScanner(params.stop_strings, include_in_output=params.include_stop_str_in_output)
         self._num_tokens = 0
         self._num_taken_tokens = 0
-        self._num_cached_tokens = 0
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._stop_reason: str | int | None = None
@@ -78,23 +58,8 @@ class RequestProgress:
         return (self,)
 
     @property
-    def core_ids(self) -> tuple[str, ...]:
-        return (self.core_id,)
-
-    def part(self, core_id: str) -> "RequestProgress":  # noqa: ARG002 - there is one only
-        return self
-
-    @property
     def num_tokens(self) -> int:
         return self._num_tokens
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self._prompt_ids)
-
-    @property
-    def num_cached_tokens(self) -> int:
-        return self._num_cached_tokens
 
     @property
     def max_tokens(self) -> int | None:
@@ -123,13 +88,7 @@ class RequestProgress:
 
     def apply(self, delta: TokenDelta, *, now: float) -> None:
         """Take what one step generated. Sets `is_finished` when it ends here, by the core or by a stop string."""
-        if self.is_finished:
-            return
-        self._num_cached_tokens = max(self._num_cached_tokens, delta.num_cached_tokens)
-        self.times.note_core(delta.queue_s, delta.prefill_s)
-        if delta.finish_reason == "error":
-            self.fail(_failure(self.request_id, delta), now=now)
-        elif delta.new_token_ids or delta.finish_reason is not None:
+        if self._goes_on(delta, now=now) and (delta.new_token_ids or delta.finish_reason is not None):
             self._advance(delta, now=now)
             self._notify_news()
 
@@ -157,15 +116,6 @@ class RequestProgress:
         self._finish("abort", stop_reason=None)
         self.times.finished = now
         self._notify_news()
-
-    def fail(self, error: HeadraceError, *, now: float) -> None:
-        """End it with `error`, which `take` raises once, after what was generated before."""
-        if self.is_finished:
-            return
-        self.error = error
-        self.is_finished = True
-        self.times.finished = now
-        self._notify()
 
     def take(self) -> RequestOutput | None:
         """What the consumer gets now; None when there is nothing new. Raises the request's error, once."""
@@ -267,7 +217,7 @@ class RequestProgress:
             prompt_token_ids=self._prompt_token_ids,
             outputs=[completion],
             finished=self.finish_reason is not None,
-            num_cached_tokens=self._num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             prompt_logprobs=self._logprobs.take_prompt(is_delta=is_delta) if self._logprobs is not None else None,
             metrics=self.metrics(),
         )
@@ -286,8 +236,3 @@ class RequestProgress:
     def metrics(self) -> RequestMetrics:
         """Times up to now."""
         return self.times.metrics(num_generation_tokens=self._num_tokens)
-
-
-def _failure(request_id: str, delta: TokenDelta) -> HeadraceError:
-    message = f"request {request_id!r} failed in the engine: {delta.error}"
-    return error_class(delta.error_kind)(message, param=delta.error_param)

@@ -29,36 +29,31 @@ NOTHING = Bill()
 
 
 def bill_of(usage: Usage, price: Price | None) -> Bill:
-    """What an engine's `usage` comes to."""
-    return _bill(
-        prompt_tokens=max(0, usage.prompt_tokens),
-        cached_tokens=max(0, usage.cached_tokens or 0),
-        completion_tokens=max(0, usage.completion_tokens or 0),
-        price=price,
-        source="usage",
-    )
+    """What an engine's `usage` comes to. A number below 0 counts as 0."""
+    return _bill(usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0, price, source="usage")
 
 
 def estimated_bill(*, prompt_tokens: int, completion_tokens: int, price: Price | None) -> Bill:
     """What an answer comes to that tells nothing of its usage."""
-    return _bill(
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0,
-        completion_tokens=completion_tokens,
-        price=price,
-        source="estimate",
-    )
+    return _bill(prompt_tokens, 0, completion_tokens, price, source="estimate")
 
 
 def _bill(
-    *,
     prompt_tokens: int,
     cached_tokens: int,
     completion_tokens: int,
     price: Price | None,
+    *,
     source: Literal["usage", "estimate"],
 ) -> Bill:
-    cached_tokens = min(cached_tokens, prompt_tokens)
+    if prompt_tokens < 0:
+        prompt_tokens = 0
+    if cached_tokens < 0:
+        cached_tokens = 0
+    if cached_tokens > prompt_tokens:
+        cached_tokens = prompt_tokens
+    if completion_tokens < 0:
+        completion_tokens = 0
     cost = 0
     if price is not None:
         cost = price.cost_of(

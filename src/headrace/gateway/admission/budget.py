@@ -1,15 +1,18 @@
 """What a key may spend in a stretch of time, and where that stretch begins and ends (UTC). Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Literal
+
+import msgspec
+
+_MAX_KEPT = 4096
 
 Period = Literal["hour", "day", "month", "total"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """`amount` picodollars in each `period`; `total` never begins anew."""
 
     period: Period
@@ -45,17 +48,20 @@ class PresentWindows:
     """The windows that hold the present, worked out anew only when one has ended. For a clock that does not go back."""
 
     def __init__(self) -> None:
-        self._windows: dict[Period, Window] = {}
+        self._kept: dict[tuple[Budget, ...], tuple[Window, ...]] = {}
+        self._until_s = inf
+        """When the first of them ends."""
 
-    def of(self, budgets: Sequence[Budget], now_s: float) -> tuple[Window, ...]:
-        """The window of each of `budgets` at `now_s`."""
-        return tuple([self._window(budget.period, now_s) for budget in budgets]) if budgets else ()
-
-    def _window(self, period: Period, now_s: float) -> Window:
-        window = self._windows.get(period)
-        if window is None or (window.end_s is not None and now_s >= window.end_s):
-            window = self._windows[period] = window_at(period, now_s)
-        return window
+    def of(self, budgets: tuple[Budget, ...], now_s: float) -> tuple[Window, ...]:
+        """The window of each of `budgets` at `now_s`: the same tuple for the same budgets until a window ends."""
+        if now_s < self._until_s and (windows := self._kept.get(budgets)) is not None:
+            return windows
+        if now_s >= self._until_s or len(self._kept) >= _MAX_KEPT:
+            self._kept.clear()
+            self._until_s = inf
+        windows = self._kept[budgets] = tuple([window_at(budget.period, now_s) for budget in budgets])
+        self._until_s = min([self._until_s, *(window.end_s for window in windows if window.end_s is not None)])
+        return windows
 
     def __repr__(self) -> str:
-        return f"PresentWindows({', '.join(window.name for window in self._windows.values())})"
+        return f"PresentWindows(num_kept={len(self._kept)}, until_s={self._until_s})"

@@ -7,20 +7,20 @@ from typing import Protocol
 
 from headrace.errors import HeadraceError, PermissionDeniedError
 from headrace.gateway.admission.bill import NOTHING, Bill
-from headrace.gateway.admission.charge import charge_of
+from headrace.gateway.admission.charge import hold_of
 from headrace.gateway.admission.clock import steady_clock
 from headrace.gateway.admission.gate import GateStatistics, QueueTicket, RequestGate
 from headrace.gateway.admission.key_watch import KeyWatch
-from headrace.gateway.admission.keys import ANONYMOUS, KEY_HEADERS, ApiKey, KeyRing, given_key
+from headrace.gateway.admission.keys import ANONYMOUS, ApiKey, KeyRing, given_digest, without_keys
+from headrace.gateway.admission.limits import Hold
 from headrace.gateway.admission.local_state import LocalState
 from headrace.gateway.admission.prices import Price, parse_prices
-from headrace.gateway.admission.priority import class_of
+from headrace.gateway.admission.priority import PriorityClass, asked_class, class_of
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.admission.state import Grant, LimitState, Report
 from headrace.gateway.admission.ticket import Ticket
 from headrace.gateway.admission.usage_totals import ModelTotals, sum_of
 from headrace.gateway.http.message import Request
-from headrace.gateway.http.own_headers import PRIORITY
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.tokens import PromptCount
 
@@ -98,13 +98,26 @@ class Admission:
         """Whose request it is; the key is taken off it, and goes nowhere else. Raises AuthenticationError."""
         if self._keys is None:
             return ANONYMOUS
-        given = given_key(request.headers)
-        request.headers = [field for field in request.headers if field[0] not in KEY_HEADERS]
+        digest = request.facts.of(given_digest)
+        request.change_headers(without_keys)
         try:
-            return self._keys.ring.find(given, now_s=self._clock())
+            return self._keys.ring.find(digest, now_s=self._clock())
         except HeadraceError as error:
             self._observer.on_refused(error)
             raise
+
+    def admit_now(self, key: ApiKey, call: Call, prompt: PromptCount) -> Ticket | None:
+        """What `admit` gives where nobody need be waited for, as where limits are counted here and no queue stands;
+        None, with nothing held, where it must be awaited. Raises what `admit` raises."""
+        try:
+            price, hold, _ = self._question(key, call, prompt)
+            if not self._gate.is_open(call.card.id) or (grant := self._state.take_now(key, hold)) is None:
+                return None
+        except HeadraceError as error:
+            self._observer.on_refused(error)
+            raise
+        place = self._gate.enter_now(call.card.id)
+        return Ticket(grant, call, price=price, place=place, settler=self, why_local=self._state.why_local)
 
     async def admit(self, key: ApiKey, call: Call, prompt: PromptCount) -> Ticket:
         """Leave to forward `call`, once it is its turn. Raises PermissionDeniedError, LimitError, OverloadedError, and
@@ -139,16 +152,7 @@ class Admission:
         )
 
     async def _admit(self, key: ApiKey, call: Call, prompt: PromptCount) -> Ticket:
-        price = self._prices.of(call.model)
-        _check_model(key, call.model, price)
-        charge = charge_of(call, prompt, default_completion_tokens=self._settings.default_completion_tokens)
-        priority = class_of(
-            asked=call.request.header(PRIORITY),
-            allowed=key.priority,
-            num_prompt_tokens=charge.prompt_tokens,
-            long_prompt_tokens=self._settings.long_prompt_tokens,
-        )
-        hold = charge.hold(price)
+        price, hold, priority = self._question(key, call, prompt)
         grant = await self._state.take(key, hold)
         try:
             place = await self._gate.enter(
@@ -157,16 +161,25 @@ class Admission:
         except BaseException:
             self._state.settle(grant, call.model, NOTHING)
             raise
-        return Ticket(
-            grant=grant,
-            model=call.model,
-            charge=charge,
-            price=price,
-            place=place,
-            settler=self,
-            why_local=self._state.why_local,
-            usage_form=call.route.traits.usage_form,
+        return Ticket(grant, call, price=price, place=place, settler=self, why_local=self._state.why_local)
+
+    def _question(self, key: ApiKey, call: Call, prompt: PromptCount) -> tuple[Price | None, Hold, PriorityClass]:
+        """What is asked for: at which price, how much at most, and in which class."""
+        model = call.card.id
+        price = self._prices.of(model)
+        if (key.models is not None and model not in key.models) or (price is None and key.limits.budgets):
+            raise _not_allowed(key, model)
+        hold = hold_of(call, prompt, price=price, default_completion_tokens=self._settings.default_completion_tokens)
+        asked, long_prompt_tokens = call.request.facts.of(asked_class), self._settings.long_prompt_tokens
+        if asked is None and long_prompt_tokens is None:
+            return price, hold, key.priority
+        priority = class_of(
+            asked=asked,
+            allowed=key.priority,
+            num_prompt_tokens=hold.prompt_tokens,
+            long_prompt_tokens=long_prompt_tokens,
         )
+        return price, hold, priority
 
     def _forget_revoked(self, ring: KeyRing) -> None:
         self._state.forget_except(ring.keys)
@@ -175,17 +188,16 @@ class Admission:
         return f"Admission({self._keys or 'open to all'}, {self._state!r}, {self._gate!r})"
 
 
-def _check_model(key: ApiKey, model: str, price: Price | None) -> None:
+def _not_allowed(key: ApiKey, model: str) -> PermissionDeniedError:
     if not key.may_use(model):
-        raise PermissionDeniedError(
+        return PermissionDeniedError(
             f"The API key {key.name!r} may not use the model {model!r}.", param="model", code="model_not_allowed"
         )
-    if key.limits.budgets and price is None:
-        raise PermissionDeniedError(
-            f"The model {model!r} has no price here, so the API key {key.name!r}, which has a budget, cannot use it.",
-            param="model",
-            code="model_without_price",
-        )
+    return PermissionDeniedError(
+        f"The model {model!r} has no price here, so the API key {key.name!r}, which has a budget, cannot use it.",
+        param="model",
+        code="model_without_price",
+    )
 
 
 def _state_of(settings: AdmissionSettings, *, local: LocalState, clock: Callable[[], float]) -> LimitState:

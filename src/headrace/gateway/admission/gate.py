@@ -58,15 +58,21 @@ class RequestGate:
         self._num_refused = 0
         self._num_timed_out = 0
 
+    def is_open(self, model: str) -> bool:
+        """Whether a request that comes now need not wait."""
+        return self._places(model) is None or self._line(model).is_open()
+
+    def enter_now(self, model: str) -> "Place":
+        """A place, in the same moment in which `is_open` said that there is one."""
+        line = self._lines.get(model)
+        return _OPEN_TO_ALL if line is None else line.enter()
+
     async def enter(self, ticket: QueueTicket) -> "Place":
         """Wait for a place. Raises OverloadedError when too many of the class wait, or the wait takes too long;
         cancelled, or raising, it leaves the queue and holds nothing."""
-        if self._places(ticket.model) is None:
-            return Place(None)
-        line = self._line(ticket.model)
-        if line.is_open():
-            return line.enter()
-        return await self._wait(line, ticket)
+        if self.is_open(ticket.model):
+            return self.enter_now(ticket.model)
+        return await self._wait(self._line(ticket.model), ticket)
 
     async def _wait(self, line: "_Line", ticket: QueueTicket) -> "Place":
         handed_over: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
@@ -162,6 +168,10 @@ class Place:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.give_back()
+
+
+_OPEN_TO_ALL = Place(None)
+"""The place of every request for a model that takes any number: nothing is counted, so nothing ever changes in it."""
 
 
 class _Line:

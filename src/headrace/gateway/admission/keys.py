@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headrace.errors import AuthenticationError
 from headrace.gateway.admission.limits import NO_LIMITS, KeyLimits
 from headrace.gateway.admission.priority import PriorityClass
-from headrace.gateway.http.message import Headers
+from headrace.gateway.http.head_facts import Headers
 
 _NUM_INDEX_BYTES = 8
 
@@ -55,11 +55,11 @@ class KeyRing:
         self.keys = {key.name: key for key in keys}
         self._by_index = {key.digest[:_NUM_INDEX_BYTES]: key for key in self.keys.values()}
 
-    def find(self, given: bytes | None, *, now_s: float) -> ApiKey:
-        """The key that was given. Raises AuthenticationError for none, an unknown one, and one that has expired."""
-        if not given:
+    def find(self, digest: bytes | None, *, now_s: float) -> ApiKey:
+        """The key of which the digest was given. Raises AuthenticationError for none, an unknown one, and one that has
+        expired."""
+        if not digest:
             raise AuthenticationError("This gateway wants an API key: send it as Authorization: Bearer KEY.")
-        digest = digest_of(given)
         key = self._by_index.get(digest[:_NUM_INDEX_BYTES], ANONYMOUS)
         if not hmac.compare_digest(digest, key.digest):
             raise AuthenticationError("This API key is not known here; check it, or ask whoever runs the gateway.")
@@ -83,6 +83,12 @@ def given_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     if scheme.lower() == b"bearer" and bearer.strip():
         return bearer.strip()
     return values.get(b"x-api-key", b"").strip() or None
+
+
+def given_digest(headers: Headers) -> bytes | None:
+    """The digest of the given key; None where none is given."""
+    given = given_key(headers)
+    return None if given is None else digest_of(given)
 
 
 KEY_HEADERS = frozenset({b"authorization", b"x-api-key"})

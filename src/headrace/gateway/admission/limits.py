@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from headrace.gateway.admission.budget import Budget
-from headrace.gateway.admission.token_bucket import fits, wait_s
+from headrace.gateway.admission.token_bucket import UNITS, fits, wait_s
 
 LimitName = Literal["concurrent_requests", "requests_per_minute", "tokens_per_minute", "budget"]
 
@@ -35,8 +35,14 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """The most that one request can use."""
 
     num_tokens: int = 0
+    completion_tokens: int = 0
+    """Of these, the ones that the model may write."""
     cost: int = 0
     """Picodollars."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.num_tokens - self.completion_tokens
 
 
 class Levels(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +71,24 @@ class Refusal:
     """The request alone is more than the limit."""
 
 
+def is_within(limits: KeyLimits, levels: Levels) -> bool:
+    """Whether `levels`, with the request in question, are over no limit. That is what `refusal` finds out too, which
+    tells more and is asked only when a request is refused."""
+    if limits.concurrent_requests is not None and levels.num_open > limits.concurrent_requests:
+        return False
+    if limits.requests_per_minute is not None and levels.requests_debt > limits.requests_per_minute * UNITS:
+        return False
+    rate = limits.tokens_per_minute
+    if rate is not None and levels.tokens_debt > (rate - levels.held_tokens) * UNITS:
+        return False
+    if not limits.budgets:
+        return True
+    held_cost = levels.held_cost
+    return not [
+        1 for budget, spent in zip(limits.budgets, levels.spent, strict=True) if spent + held_cost > budget.amount
+    ]
+
+
 def hopeless(limits: KeyLimits, hold: Hold) -> Refusal | None:
     """The limit that `hold` is over even when nothing else has been used."""
     if limits.tokens_per_minute is not None and hold.num_tokens > limits.tokens_per_minute:
@@ -76,7 +100,7 @@ def hopeless(limits: KeyLimits, hold: Hold) -> Refusal | None:
 
 
 def refusal(limits: KeyLimits, hold: Hold, levels: Levels) -> Refusal | None:
-    """The first limit that `hold` does not fit at `levels`; None when it may go on."""
+    """The first limit that `hold` does not fit at `levels`, those without it; None when it may go on."""
     if limits.concurrent_requests is not None and levels.num_open >= limits.concurrent_requests:
         return Refusal(limit="concurrent_requests", retry_after_s=1.0)
     rate = limits.requests_per_minute

@@ -9,7 +9,7 @@ from headrace.gateway.admission.budget import PresentWindows, window_at
 from headrace.gateway.admission.keys import ApiKey
 from headrace.gateway.admission.limits import Hold, Levels, Refusal, hopeless, refusal
 from headrace.gateway.admission.refusals import LimitError, limit_error
-from headrace.gateway.admission.state import Grant, Report, levels_with
+from headrace.gateway.admission.state import Grant, Report
 from headrace.gateway.admission.usage_totals import UsageTotals
 
 
@@ -35,29 +35,24 @@ class LocalState:
 
     def take_now(self, key: ApiKey, hold: Hold) -> Grant:
         """`take`, which waits for nobody here."""
-        if (why := hopeless(key.limits, hold)) is not None:
-            raise limit_error(key, why, hold, self.levels(key))
+        limits = key.limits
         now_s = self._clock()
-        windows = self._windows.of(key.limits.budgets, now_s)
-        is_taken, levels = self._account(key).take(hold, key.limits, windows=windows, now_us=int(now_s * 1e6))
-        if not is_taken:
-            raise refused(key, hold, levels, now_s=now_s)
-        return Grant(key=key, hold=hold, levels=levels_with(levels, hold, key.limits))
+        windows = self._windows.of(limits.budgets, now_s) if limits.budgets else ()
+        levels = self._account(key).take(hold, limits, windows=windows, now_us=int(now_s * 1e6))
+        if levels is None:
+            raise self._refused(key, hold, now_s=now_s)
+        return Grant(key=key, hold=hold, levels=levels)
 
     def settle(self, grant: Grant, model: str, bill: Bill) -> None:
-        self._account(grant.key).let_go(grant.hold)
-        self.note_use(grant.key, model, bill)
+        account = self._accounts[grant.key.name]
+        account.let_go(grant.hold)
+        if bill.source != "nothing":
+            self._use(account, grant.key, model, bill)
 
     def note_use(self, key: ApiKey, model: str, bill: Bill) -> None:
         """Count what a request has used that was not held here."""
-        if bill.source == "nothing":
-            return
-        now_s = self._clock()
-        windows = self._windows.of(key.limits.budgets, now_s)
-        self._account(key).use(
-            num_tokens=bill.num_tokens, cost=bill.cost, limits=key.limits, windows=windows, now_us=int(now_s * 1e6)
-        )
-        self.totals.add(key.name, model, bill)
+        if bill.source != "nothing":
+            self._use(self._account(key), key, model, bill)
 
     def note_spent(self, key: ApiKey, levels: Levels) -> None:
         """What all gateways together have spent, from whoever counts that."""
@@ -91,6 +86,18 @@ class LocalState:
         """Requests held, of all keys."""
         return sum(account.num_open for account in self._accounts.values())
 
+    def _use(self, account: Account, key: ApiKey, model: str, bill: Bill) -> None:
+        limits = key.limits
+        now_s = self._clock()
+        windows = self._windows.of(limits.budgets, now_s) if limits.budgets else ()
+        account.use(num_tokens=bill.num_tokens, cost=bill.cost, limits=limits, windows=windows, now_us=int(now_s * 1e6))
+        self.totals.add(key.name, model, bill)
+
+    def _refused(self, key: ApiKey, hold: Hold, *, now_s: float) -> LimitError:
+        windows = self._windows.of(key.limits.budgets, now_s)
+        levels = self._account(key).levels(key.limits, windows=windows, now_us=int(now_s * 1e6))
+        return refused(key, hold, levels, now_s=now_s)
+
     def _account(self, key: ApiKey) -> Account:
         account = self._accounts.get(key.name)
         if account is None:
@@ -102,8 +109,8 @@ class LocalState:
 
 
 def refused(key: ApiKey, hold: Hold, levels: Levels, *, now_s: float) -> LimitError:
-    """The error for a request that did not fit at `levels`."""
-    why = refusal(key.limits, hold, levels)
+    """The error for a request that did not fit at `levels`, those without it."""
+    why = hopeless(key.limits, hold) or refusal(key.limits, hold, levels)
     assert why is not None, levels
     return limit_error(key, _with_retry(why, now_s=now_s), hold, levels)
 

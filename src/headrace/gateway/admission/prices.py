@@ -26,11 +26,9 @@ class Price:
     output: int
 
     def cost_of(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        """Picodollars; `cached_tokens` are those of the prompt that were cached."""
-        num_cached = min(cached_tokens, prompt_tokens)
-        return (
-            (prompt_tokens - num_cached) * self.input + num_cached * self.cached_input + completion_tokens * self.output
-        )
+        """Picodollars; `cached_tokens` are those of the prompt that were cached, and not more than all of it."""
+        num_new = prompt_tokens - cached_tokens
+        return num_new * self.input + cached_tokens * self.cached_input + completion_tokens * self.output
 
 
 class PriceList:
@@ -85,13 +83,12 @@ def parse_money(text: str) -> int:
 
 def dollars(pico: int) -> Decimal:
     """The same money as an exact decimal number, without needless zeros."""
-    text = f"{pico // PICO}.{pico % PICO:012}".rstrip("0").rstrip(".")
-    return Decimal(text)
+    return Decimal(money_text(pico))
 
 
 def money_text(pico: int) -> str:
-    """`dollars` as plain digits, never with an exponent."""
-    return f"{dollars(pico):f}"
+    """`dollars` as plain digits, never with an exponent. `pico` is not below 0."""
+    return f"{pico // PICO}.{pico % PICO:012}".rstrip("0").rstrip(".")
 
 
 def _parse_price(text: str, *, entry: str) -> Price:

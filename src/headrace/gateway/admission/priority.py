@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 from headrace.errors import InvalidRequestError
+from headrace.gateway.http.head_facts import Headers, first_fields
 from headrace.gateway.http.own_headers import PRIORITY
 
 PriorityClass = Literal["interactive", "normal", "batch"]
@@ -24,6 +25,11 @@ def class_of(
     if long_prompt_tokens is not None and num_prompt_tokens > long_prompt_tokens:
         classes.append("batch")
     return max(classes, key=PRIORITIES.index)
+
+
+def asked_class(headers: Headers) -> bytes | None:
+    """What a request's header asks for; None for nothing."""
+    return first_fields(headers).get(PRIORITY)
 
 
 def _parse(text: bytes) -> PriorityClass:

@@ -5,7 +5,13 @@ from headrace.gateway.admission.keys import ApiKey
 from headrace.gateway.admission.limits import Hold, KeyLimits, Levels, Refusal
 from headrace.gateway.admission.prices import money_text
 from headrace.gateway.admission.token_bucket import UNITS, num_left, reset_s
-from headrace.gateway.http.message import Headers
+from headrace.gateway.http.head_facts import Headers
+
+_RATE_LINES = (
+    b"x-ratelimit-limit-%b: %%d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%b\r\n"  # of one rate
+)
+_REQUESTS_LINES = _RATE_LINES % ((b"requests",) * 3)
+_TOKENS_LINES = _RATE_LINES % ((b"tokens",) * 3)
 
 
 class LimitError(RateLimitError):
@@ -41,23 +47,38 @@ def limit_headers(limits: KeyLimits, levels: Levels) -> Headers:
     return headers
 
 
+def limit_lines(limits: KeyLimits, levels: Levels) -> bytes:
+    """`limit_headers` as they are written."""
+    lines = b""
+    if (rate := limits.requests_per_minute) is not None:
+        lines = _REQUESTS_LINES % _rate_values(rate, levels.requests_debt)
+    if (rate := limits.tokens_per_minute) is not None:
+        lines += _TOKENS_LINES % _rate_values(rate, levels.tokens_debt + levels.held_tokens * UNITS)
+    return lines
+
+
 def headers_of(error: HeadraceError) -> Headers:
     """The fields that go with `error`."""
     return error.headers if isinstance(error, LimitError) else []
 
 
 def _rate_headers(what: bytes, rate: int, debt: int) -> Headers:
+    limit, remaining, reset = _rate_values(rate, debt)
     return [
-        (b"x-ratelimit-limit-" + what, b"%d" % rate),
-        (b"x-ratelimit-remaining-" + what, b"%d" % num_left(debt, per_minute=rate)),
-        (b"x-ratelimit-reset-" + what, _duration(reset_s(debt, per_minute=rate))),
+        (b"x-ratelimit-limit-" + what, b"%d" % limit),
+        (b"x-ratelimit-remaining-" + what, b"%d" % remaining),
+        (b"x-ratelimit-reset-" + what, reset),
     ]
 
 
-def _duration(seconds: float) -> bytes:
-    """As OpenAI writes it: 12ms, 1.5s, 6m0s."""
-    if seconds < 1:
-        return b"%dms" % round(seconds * 1000)
+def _rate_values(rate: int, debt: int) -> tuple[int, int, bytes]:
+    seconds = reset_s(debt, per_minute=rate)
+    reset = b"%dms" % round(seconds * 1000) if seconds < 1 else _long_duration(seconds)
+    return rate, num_left(debt, per_minute=rate), reset
+
+
+def _long_duration(seconds: float) -> bytes:
+    """As OpenAI writes it from one second on: 1.5s, 6m0s."""
     if seconds < 60:
         return f"{seconds:.3f}".rstrip("0").rstrip(".").encode("ascii") + b"s"
     minutes, rest = divmod(round(seconds), 60)

@@ -107,6 +107,9 @@ class SharedState:
         self._open[lease] = (key, lease_member(lease, hold))
         return Grant(key=key, hold=hold, levels=levels_with(taken.levels, hold, key.limits), lease=lease)
 
+    def take_now(self, key: ApiKey, hold: Hold) -> None:
+        """Nothing is decided here alone as long as the store answers, and `take` knows whether it does."""
+
     def settle(self, grant: Grant, model: str, bill: Bill) -> None:
         if grant.lease is None:
             self._local.settle(grant, model, bill)

@@ -46,6 +46,9 @@ class LimitState(Protocol):
     async def take(self, key: ApiKey, hold: Hold) -> Grant:
         """Hold what a request may use. Raises LimitError; cancelled, or raising, it holds nothing."""
 
+    def take_now(self, key: ApiKey, hold: Hold) -> Grant | None:
+        """What `take` gives where nobody must be asked; None, with nothing held, where it must be awaited."""
+
     def settle(self, grant: Grant, model: str, bill: Bill) -> None:
         """The request has ended and used this. Synchronous, so that no cancellation can lose it."""
 

@@ -5,15 +5,17 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from headrace.gateway.admission.bill import NOTHING, Bill, bill_of, estimated_bill
-from headrace.gateway.admission.charge import Charge
 from headrace.gateway.admission.gate import Place
 from headrace.gateway.admission.prices import Price, money_text
-from headrace.gateway.admission.refusals import limit_headers
+from headrace.gateway.admission.refusals import limit_headers, limit_lines
 from headrace.gateway.admission.state import Grant
-from headrace.gateway.http.message import Headers
+from headrace.gateway.http.head import lines_of
+from headrace.gateway.http.head_facts import Headers
 from headrace.gateway.http.own_headers import COST, LIMITS, QUEUED_MS
-from headrace.gateway.routes import UsageForm
-from headrace.gateway.usage.usage import Meter
+from headrace.gateway.identify import Call
+from headrace.gateway.usage.usage import Meter, Usage
+
+_COST_LINE = COST + b": %b\r\n"
 
 
 class Settler(Protocol):
@@ -27,54 +29,56 @@ class Ticket:
     `usage` if the answer told it, by an estimate if the answer broke off or told none, and with nothing if the
     request failed or was refused."""
 
-    __slots__ = ("_charge", "_grant", "_model", "_place", "_price", "_settler", "_why_local", "meter")
+    __slots__ = (
+        "_billed",
+        "_billed_usage",
+        "_grant",
+        "_model",
+        "_place",
+        "_price",
+        "_settler",
+        "_why_local",
+        "has_price",
+        "meter",
+        "waited_s",
+    )
 
     def __init__(
-        self,
-        *,
-        grant: Grant,
-        model: str,
-        charge: Charge,
-        price: Price | None,
-        place: Place,
-        settler: Settler,
-        why_local: str | None,
-        usage_form: UsageForm = "openai",
+        self, grant: Grant, call: Call, *, price: Price | None, place: Place, settler: Settler, why_local: str | None
     ) -> None:
-        self.meter = Meter(usage_form)
+        self.meter = Meter(call.route.traits.usage_form)
+        self.has_price = price is not None
+        """Whether its cost can be told."""
+        self.waited_s = place.waited_s
+        """How long it has waited for its place."""
         self._grant = grant
-        self._model = model
-        self._charge = charge
+        self._model = call.card.id
         self._price = price
         self._place = place
         self._settler = settler
         self._why_local = why_local
-
-    @property
-    def has_price(self) -> bool:
-        """Whether its cost can be told."""
-        return self._price is not None
-
-    @property
-    def waited_s(self) -> float:
-        """How long it has waited for its place."""
-        return self._place.waited_s
+        self._billed_usage: Usage | None = None
+        self._billed: Bill = NOTHING
 
     def headers(self) -> Headers:
         """What the answer tells of the key's limits, and of its waiting."""
         headers = limit_headers(self._grant.key.limits, self._grant.levels)
-        if self.waited_s:
-            headers.append((QUEUED_MS, b"%.3f" % (self.waited_s * 1e3)))
-        if self._why_local is not None:
-            headers.append((LIMITS, b"local"))
-        return headers
+        return headers + self._rare_headers()
+
+    def lines(self) -> bytes:
+        """`headers` as they are written."""
+        lines = limit_lines(self._grant.key.limits, self._grant.levels)
+        return lines + lines_of(self._rare_headers()) if self.waited_s or self._why_local is not None else lines
 
     def cost_headers(self) -> Headers:
         """The request's cost, once the answer has told its usage."""
-        usage = self.meter.usage()
-        if self._price is None or usage is None:
-            return []
-        return [(COST, money_text(bill_of(usage, self._price).cost).encode("ascii"))]
+        cost = self._cost_text()
+        return [] if cost is None else [(COST, cost)]
+
+    def cost_line(self) -> bytes:
+        """`cost_headers` as they are written."""
+        cost = self._cost_text()
+        return b"" if cost is None else _COST_LINE % cost
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +90,19 @@ class Ticket:
         has_left = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
         self._settler.settle(self._grant, self._model, self._bill(has_left=has_left))
 
+    def _rare_headers(self) -> Headers:
+        headers: Headers = []
+        if self.waited_s:
+            headers.append((QUEUED_MS, b"%.3f" % (self.waited_s * 1e3)))
+        if self._why_local is not None:
+            headers.append((LIMITS, b"local"))
+        return headers
+
+    def _cost_text(self) -> bytes | None:
+        if self._price is None or (usage := self.meter.usage()) is None:
+            return None
+        return money_text(self._usage_bill(usage).cost).encode("ascii")
+
     def _bill(self, *, has_left: bool) -> Bill:
         meter = self.meter
         if meter.status is None:
@@ -95,13 +112,21 @@ class Ticket:
         if not 200 <= meter.status < 300:
             return NOTHING
         if (usage := meter.usage()) is not None:
-            return bill_of(usage, self._price)
+            return self._usage_bill(usage)
         return self._estimate(num_events=meter.num_events)
+
+    def _usage_bill(self, usage: Usage) -> Bill:
+        """Made once for the same usage: the answer's head asks, and then the settlement."""
+        if self._billed_usage is not usage:
+            self._billed_usage = usage
+            self._billed = bill_of(usage, self._price)
+        return self._billed
 
     def _estimate(self, *, num_events: int) -> Bill:
         """Its prompt, and a token for each event of its stream."""
+        hold = self._grant.hold
         return estimated_bill(
-            prompt_tokens=self._charge.prompt_tokens,
-            completion_tokens=min(num_events, self._charge.completion_tokens),
+            prompt_tokens=hold.prompt_tokens,
+            completion_tokens=min(num_events, hold.completion_tokens),
             price=self._price,
         )

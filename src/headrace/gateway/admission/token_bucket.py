@@ -27,12 +27,24 @@ class TokenBucket:
 
     def debt_at(self, now_us: int, *, per_minute: int) -> int:
         """What is still owed at `now_us`."""
-        return max(0, self.debt - max(0, now_us - self.updated_us) * per_minute)
+        debt = self.debt
+        if now_us > self.updated_us:
+            debt -= (now_us - self.updated_us) * per_minute
+            if debt < 0:
+                debt = 0
+        return debt
 
     def take(self, amount: int, *, now_us: int, per_minute: int) -> None:
         """Add `amount`, whether it fits or not: what has been used is owed. Ask `fits` before."""
         self.debt = self.debt_at(now_us, per_minute=per_minute) + amount * UNITS
-        self.updated_us = max(self.updated_us, now_us)
+        if now_us > self.updated_us:
+            self.updated_us = now_us
+
+    def owe(self, debt: int, *, now_us: int) -> None:
+        """`debt` is what is owed at `now_us`: what `debt_at` said for that moment, and whatever was taken."""
+        self.debt = debt
+        if now_us > self.updated_us:
+            self.updated_us = now_us
 
 
 def fits(debt: int, amount: int, *, per_minute: int) -> bool:

@@ -22,7 +22,8 @@ class ModelTotals:
     def add(self, bill: Bill) -> None:
         """Count one request's bill."""
         self.num_requests += 1
-        self.num_estimated += bill.source == "estimate"
+        if bill.source == "estimate":
+            self.num_estimated += 1
         self.prompt_tokens += bill.prompt_tokens
         self.cached_tokens += bill.cached_tokens
         self.completion_tokens += bill.completion_tokens
@@ -46,7 +47,11 @@ class UsageTotals:
 
     def add(self, key: str, model: str, bill: Bill) -> None:
         """Count one settled request."""
-        self._totals.setdefault(key, {}).setdefault(model, ModelTotals()).add(bill)
+        try:
+            totals = self._totals[key][model]
+        except KeyError:
+            totals = self._totals.setdefault(key, {})[model] = ModelTotals()
+        totals.add(bill)
 
     def of(self, key: str) -> Mapping[str, ModelTotals]:
         """By model."""

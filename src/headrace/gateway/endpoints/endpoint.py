@@ -144,32 +144,37 @@ class Endpoint:
 
 
 class Attempt:
-    """One request to one endpoint, from its choice to its end. Without a verdict it counts as left by its client."""
+    """One request to one endpoint, from its choice to its end: a place in the endpoint's load and the breaker's leave,
+    given back exactly once, when its block is left. Without a verdict it counts as left by its client."""
 
-    __slots__ = ("_endpoint", "_permit", "_reservation")
+    __slots__ = ("_endpoint", "_is_done", "_is_open", "_num_waiting_tokens", "_permit")
 
     def __init__(self, endpoint: Endpoint, *, now: float, num_new_tokens: int) -> None:
         self._endpoint = endpoint
         self._permit: Permit = endpoint.breaker.acquire(now)
-        self._reservation = endpoint.load.reserve(num_new_tokens=num_new_tokens)
+        self._num_waiting_tokens = num_new_tokens
+        self._is_open = True
+        self._is_done: bool | None = None
+        endpoint.load.count_begin(num_new_tokens)
 
     def note_answering(self) -> None:
         """The endpoint has begun to answer. For a breaker's probe that is proof enough: its answer may be a stream of
         minutes, and the endpoint would take nobody else until then."""
-        self._reservation.note_answering()
+        self._endpoint.load.num_waiting_tokens -= self._num_waiting_tokens
+        self._num_waiting_tokens = 0
         if self._permit.is_probe:
             self._endpoint.breaker.succeed(self._permit)
 
     def succeed(self) -> None:
         """The endpoint answered, whatever it said to the client."""
         self._endpoint.breaker.succeed(self._permit)
-        self._reservation.note(is_done=True)
+        self._is_done = True
 
     def fail(self, why: str, *, now: float) -> None:
         """The endpoint did not answer, or broke off."""
         self._endpoint.last_failure = why
         self._endpoint.breaker.fail(self._permit, now)
-        self._reservation.note(is_done=False)
+        self._is_done = False
 
     def __enter__(self) -> Self:
         return self
@@ -177,5 +182,10 @@ class Attempt:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._endpoint.breaker.release(self._permit)
-        self._reservation.__exit__(exc_type, exc, traceback)
+        if not self._is_open:
+            return
+        self._is_open = False
+        if not self._permit.is_reported:
+            self._endpoint.breaker.release(self._permit)
+        self._endpoint.load.count_end(self._num_waiting_tokens, is_done=self._is_done)
+        self._num_waiting_tokens = 0

@@ -62,13 +62,10 @@ class Fleet:
         self, model: str, *, now: float, excluding: Collection[Endpoint] = (), route: Route | None = None
     ) -> list[Endpoint]:
         """Those that can serve a request for `model`, to `route`, now, in a stable order."""
-        return [
-            one
-            for one in self.endpoints
-            if one not in excluding
-            and one.can_take(model, now=now)
-            and (route is None or not one.capability.lacks(route))
-        ]
+        able = [one for one in self.endpoints if one.can_take(model, now=now)]
+        if route is not None and not route.traits.is_everywhere:
+            able = [one for one in able if not one.capability.lacks(route)]
+        return [one for one in able if one not in excluding] if excluding else able
 
     def unavailable(self, model: str | None, *, now: float) -> OverloadedError:
         """The error that says why nobody can serve `model` (None: nobody is known to serve anything)."""

@@ -5,7 +5,8 @@ import math
 from headrace.errors import HeadraceError
 from headrace.gateway.error_form import error_answer
 from headrace.gateway.http.head import http_date
-from headrace.gateway.http.message import Headers, MethodNotAllowedError
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import MethodNotAllowedError
 from headrace.gateway.http.response_writer import ResponseWriter
 
 

@@ -160,7 +160,11 @@ class ClientConnection(asyncio.Protocol):
     async def _serve(self) -> None:
         try:
             while (request := await self._next_request()) is not None:
-                await self._answer(request)
+                self._writer = writer = self._begin_answer(request)
+                await self._server.handler(request, writer)
+                self._end_answer(writer)
+                if self._is_write_paused and not self._is_last:
+                    await self._wait_until_drained()
                 if self._is_last and not self._ready:
                     break
         except BaseException:
@@ -171,19 +175,19 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._close()
 
-    async def _answer(self, request: Request) -> None:
+    def _begin_answer(self, request: Request) -> ResponseWriter:
         close_after = self._server.is_draining or (self._is_last and not self._ready)
-        self._writer = ResponseWriter(self._transport, request, close_after=close_after)
-        self._writer.is_paused = self._is_write_paused
-        await self._server.handler(request, self._writer)
-        self._writer.cut_if_broken_off()
-        if self._writer.closes or not self._writer.is_finished:
+        writer = ResponseWriter(self._transport, request, close_after=close_after)
+        writer.is_paused = self._is_write_paused
+        return writer
+
+    def _end_answer(self, writer: ResponseWriter) -> None:
+        writer.cut_if_broken_off()
+        if writer.closes or not writer.is_finished:
             self._is_last = True
             self._ready.clear()
         self._writer = None
         self._num_served += 1
-        if self._is_write_paused and not self._is_last:
-            await self._wait_until_drained()
 
     async def _next_request(self) -> Request | None:
         if not self._ready:

@@ -1,12 +1,10 @@
 """The values that pass between the HTTP readers and the rest: requests and heads of answers. No I/O."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from headrace.errors import InvalidRequestError, RequestError
-
-Headers: TypeAlias = list[tuple[bytes, bytes]]
-"""Header fields in the order they came; names in lower case."""
+from headrace.gateway.http.head_facts import Headers, HeadFacts, first_fields
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,18 +22,40 @@ class Request:
     """time.monotonic() when the last byte was in."""
     peer: str = ""
     """Address of the client, without port."""
-    path: str = field(init=False)
+    path: str = ""
     """The target without its query."""
+    known: HeadFacts | None = field(default=None, compare=False, repr=False)
+    """What earlier requests with such a head have shown."""
 
     def __post_init__(self) -> None:
-        self.path = self.target.partition(b"?")[0].decode("latin-1")
+        if not self.path:
+            self.path = path_of(self.target)
+
+    @property
+    def facts(self) -> HeadFacts:
+        """What the header fields say, but for the Content-Length."""
+        if self.known is None:
+            self.known = HeadFacts(self.headers)
+        return self.known
 
     def header(self, name: bytes) -> bytes | None:
-        """The first field called `name` (lower case)."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        """The first field called `name` (lower case), which is not the Content-Length."""
+        return self.facts.of(first_fields).get(name)
+
+    def change_headers(self, change: Callable[[Headers], Headers]) -> None:
+        """Go on with the fields that `change` makes of these; see HeadFacts for what it must be."""
+        self.known = self.facts.changed(change)
+        self.headers = self.known.headers
+
+    def set_headers(self, headers: Headers) -> None:
+        """Go on with these fields."""
+        if headers is not self.headers:
+            self.headers, self.known = headers, None
+
+
+def path_of(target: bytes) -> str:
+    """A request's target without its query."""
+    return target.partition(b"?")[0].decode("latin-1")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +71,15 @@ class ResponseHead:
     """Server-sent events that are not compressed, so that events can be told apart."""
     is_json: bool = False
     """JSON that is not compressed."""
+    known: HeadFacts | None = field(default=None, compare=False, repr=False)
+    """What earlier answers with such a head have shown."""
+
+    @property
+    def facts(self) -> HeadFacts:
+        """What the header fields say, but for the Content-Length."""
+        if self.known is None:
+            self.known = HeadFacts(self.headers)
+        return self.known
 
 
 class HeadTooLargeError(RequestError):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import httptools
 
 from headrace.errors import InvalidRequestError, PayloadTooLargeError, RequestError
-from headrace.gateway.http.message import Headers, HeadTooLargeError, HttpVersionError, Request
+from headrace.gateway.http.head_facts import Headers, HeadFacts
+from headrace.gateway.http.message import HeadTooLargeError, HttpVersionError, Request, path_of
 from headrace.gateway.http.whole import Whole, whole_message
 
 _NEVER_KNOWN = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"trailer"})
@@ -233,13 +234,15 @@ class KnownHeads:
 class KnownHead:
     """A head that was understood, and the requests that come behind heads like it."""
 
-    __slots__ = ("_headers", "_length_at", "_method", "_target")
+    __slots__ = ("_facts", "_headers", "_length_at", "_method", "_path", "_target")
 
     def __init__(self, *, method: str, target: bytes, headers: Headers, length_at: int) -> None:
         self._method = method
         self._target = target
         self._headers = list(headers)
         self._length_at = length_at
+        self._path = path_of(target)
+        self._facts = HeadFacts(headers)
 
     def request(self, data: bytes, whole: Whole) -> Request:
         headers = self._headers.copy()
@@ -251,6 +254,8 @@ class KnownHead:
             is_http10=False,
             keep_alive=True,
             body=data[whole.body_at :],
+            path=self._path,
+            known=self._facts,
         )
 
 

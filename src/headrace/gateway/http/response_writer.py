@@ -9,8 +9,9 @@ import socket
 import struct
 from typing import Protocol
 
-from headrace.gateway.http.head import response_head
-from headrace.gateway.http.message import Headers, Request
+from headrace.gateway.http.head import lines_of, response_head
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import Request
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -44,8 +45,9 @@ class ResponseWriter:
         self._is_chunked = False
         self._parts: list[bytes] = []
 
-    def start(self, *, status: int, reason: bytes | None = None, headers: Headers, content_length: int | None) -> None:
-        """Begin the answer; the head leaves with the first bytes of the body, or with `flush`."""
+    def start(self, *, status: int, reason: bytes | None = None, lines: bytes, content_length: int | None) -> None:
+        """Begin the answer; the head leaves with the first bytes of the body, or with `flush`. `lines` are its fields,
+        but for those of its framing, as they are written."""
         self.is_started = True
         self.status = status
         has_no_body = status in {204, 304}
@@ -56,7 +58,7 @@ class ResponseWriter:
             response_head(
                 status=status,
                 reason=reason,
-                headers=headers,
+                lines=lines,
                 content_length=None if has_no_body else content_length,
                 is_chunked=self._is_chunked,
                 close=self.closes,
@@ -90,8 +92,7 @@ class ResponseWriter:
     def finish(self, *, trailers: Headers | None = None) -> None:
         """End the answer well. `trailers` go after a body in chunks; any other has no room for them."""
         if self._is_chunked and not self._is_head:
-            lines = [b"%b: %b\r\n" % item for item in trailers or ()]
-            self._parts.append(b"0\r\n%b\r\n" % b"".join(lines))
+            self._parts.append(b"0\r\n%b\r\n" % lines_of(trailers or ()))
         self.is_finished = True
         self.flush()
 
@@ -116,7 +117,7 @@ class ResponseWriter:
 
     def answer(self, *, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer in one write."""
-        self.start(status=status, headers=headers, content_length=len(body))
+        self.start(status=status, lines=lines_of(headers), content_length=len(body))
         self.send(body)
         self.finish()
 

@@ -3,7 +3,6 @@
 from headrace.gateway.parity.agreement import Patience, Proof, TokenInTrust, TrustState
 from headrace.gateway.parity.comparison import (
     CachedComparison,
-    CachedPrediction,
     Comparison,
     ParityResult,
     compare,
@@ -15,7 +14,6 @@ from headrace.gateway.parity.ledger import DRIFTING, DriftExample, Observed, Par
 __all__ = [
     "DRIFTING",
     "CachedComparison",
-    "CachedPrediction",
     "Comparison",
     "DriftExample",
     "Observed",

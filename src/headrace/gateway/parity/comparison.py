@@ -26,15 +26,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted minus reported."""
 
 
-class CachedPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What the router expected of the endpoint's cache."""
-
-    num_tokens: int
-    num_stored_tokens: int
-    """Of these, known to be there, not only on their way."""
-    block_size: int
-
-
 class CachedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One answer's verdict."""
 
@@ -42,6 +33,12 @@ class CachedComparison(msgspec.Struct, frozen=True, kw_only=True):
     cause: CachedCause
     num_tokens_off: int = 0
     """Predicted minus reported."""
+
+
+EQUAL = Comparison(result="exact", reason="equal")
+"""The verdict on nearly all answers."""
+CACHED_EQUAL = CachedComparison(result="equal", cause="equal")
+CACHED_NOT_TOLD = CachedComparison(result="not_compared", cause="not_told")
 
 
 def compare(*, predicted: int | None, why_not: str, reported: int | None) -> Comparison:
@@ -55,31 +52,31 @@ def compare(*, predicted: int | None, why_not: str, reported: int | None) -> Com
         return Comparison(result="not_compared", reason="no_usage")
     off = predicted - reported
     if off == 0:
-        return Comparison(result="exact", reason="equal")
+        return EQUAL
     return Comparison(result="drift", reason="predicted_more" if off > 0 else "predicted_fewer", num_tokens_off=off)
 
 
-def compare_cached(predicted: CachedPrediction, *, reported: int | None, has_same_prompt: bool) -> CachedComparison:
+def compare_cached(
+    num_predicted: int, *, num_stored: int, block_size: int, reported: int | None, has_same_prompt: bool
+) -> CachedComparison:
     """Compare the cached tokens that were predicted with those of the answer's `usage`; None: it does not tell.
 
-    Without `has_same_prompt` engine and gateway count the prompt itself differently, so that their blocks differ too.
+    Of the predicted, `num_stored` were known to be there, not only on their way. Without `has_same_prompt` engine and
+    gateway count the prompt itself differently, so that their blocks differ too.
     """
     if reported is None:
-        return CachedComparison(result="not_compared", cause="not_told")
-    off = predicted.num_tokens - reported
+        return CACHED_NOT_TOLD
+    off = num_predicted - reported
     if off == 0:
-        return CachedComparison(result="equal", cause="equal")
-    cause = _cause_of(predicted, reported, has_same_prompt=has_same_prompt)
+        return CACHED_EQUAL
+    if abs(off) < block_size:
+        cause: CachedCause = "within_a_block"  # engines differ in how they count the block that is computed again
+    elif not has_same_prompt:
+        cause = "tokens_differ"
+    elif off < 0:
+        cause = "unknown_prefix"  # stored before we knew the endpoint, by others, or forgotten here
+    elif reported >= num_stored:
+        cause = "not_arrived"
+    else:
+        cause = "evicted" if reported >= block_size else "emptied"
     return CachedComparison(result="over" if off > 0 else "under", cause=cause, num_tokens_off=off)
-
-
-def _cause_of(predicted: CachedPrediction, reported: int, *, has_same_prompt: bool) -> CachedCause:
-    if abs(predicted.num_tokens - reported) < predicted.block_size:
-        return "within_a_block"  # engines differ in how they count the block that is computed again
-    if not has_same_prompt:
-        return "tokens_differ"
-    if reported > predicted.num_tokens:
-        return "unknown_prefix"  # stored before we knew the endpoint, by others, or forgotten here
-    if reported >= predicted.num_stored_tokens:
-        return "not_arrived"
-    return "evicted" if reported >= predicted.block_size else "emptied"

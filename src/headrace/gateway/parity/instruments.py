@@ -64,9 +64,10 @@ class ParityInstruments:
 
     def count_cached(self, model: str, endpoint: str, comparison: CachedComparison) -> None:
         """One answer's cached tokens."""
-        self.cached_answers.add(model, endpoint, comparison.result, comparison.cause)
-        if comparison.num_tokens_off:
-            self.cached_tokens_off.observe(abs(comparison.num_tokens_off), model, comparison.result)
+        off = comparison.num_tokens_off
+        self.cached_answers.counts[model, endpoint, comparison.result, comparison.cause] += 1
+        if off:
+            self.cached_tokens_off.observe(abs(off), model, comparison.result)
 
     def show(self, ledger: ParityLedger) -> None:
         """Bring the gauges up to date."""

@@ -28,9 +28,9 @@ def prompt_kind(call: Call) -> PromptKind:
         return "truncated"
     if call.card.parent is not None:
         return "adapter"
-    if is_given(fields.tools):
+    if fields.tools and is_given(fields.tools):
         return "tools"
-    if is_given(fields.chat_template_kwargs):
+    if fields.chat_template_kwargs and is_given(fields.chat_template_kwargs):
         return "template_kwargs"
     if fields.continue_final_message or fields.add_generation_prompt is False:
         return "continued"
@@ -50,10 +50,10 @@ def why_uncounted(call: Call, prompt: PromptCount) -> str:
 
 def brings_ids(call: Call) -> bool:
     """Whether the prompt comes as token ids, which the engine then takes as they are."""
-    fields = call.fields
-    if is_given(fields.prompt_token_ids) or call.route is Route.GENERATE:
+    fields, route = call.fields, call.route
+    if route is Route.GENERATE or (fields.prompt_token_ids and is_given(fields.prompt_token_ids)):
         return True
-    if call.route not in _WITH_PLAIN_PROMPT:
+    if route not in _WITH_PLAIN_PROMPT:
         return False
     prompt = bytes(fields.prompt or fields.input)
     return prompt.startswith(b"[") and prompt[1:_MAX_BLANKS].lstrip()[:1] not in (b'"', b"]", b"")

@@ -4,7 +4,7 @@ endpoint for token-in. Pure but for its log lines: a verdict that changes is tol
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -89,6 +89,9 @@ class _OfModel:
         self.counts: Counter[tuple[ParityResult, str]] = Counter()
         self.cached: Counter[str] = Counter()
         self.agreements: dict[tuple[str, PromptKind], Agreement] = {}
+        """By route and kind."""
+        self.drifting: set[tuple[str, PromptKind]] = set()
+        """Of these, where counts differ now."""
         self.trusts: dict[tuple[str, str], TokenInTrust] = {}
         """By endpoint and route."""
         self.examples: deque[DriftExample] = deque(maxlen=_NUM_EXAMPLES)
@@ -102,29 +105,32 @@ class ParityLedger:
         self._audit_every = audit_every
         self._models: dict[str, _OfModel] = {}
 
+    def is_drifting(self, model: str) -> bool:
+        """Whether counts of any kind of the model's prompts are estimates now; else `judged` changes nothing."""
+        account = self._models.get(model)
+        return account is not None and bool(account.drifting)
+
     def judged(self, prompt: PromptCount, *, model: str, route: str, kind: PromptKind) -> PromptCount:
         """`prompt` as it came while counts of its kind agree; else marked as an estimate, which is over no limit."""
         account = self._models.get(model)
-        agreement = account.agreements.get((route, kind)) if account is not None else None
-        if agreement is None or agreement.is_exact or prompt.total is None:
+        if account is None or (route, kind) not in account.drifting or prompt.total is None:
             return prompt
-        return replace(prompt, why=DRIFTING, longest=None)
+        return msgspec.structs.replace(prompt, why=DRIFTING, longest=None)
 
     def differs(self, model: str) -> bool:
         """Whether an endpoint has been found to make other tokens of any kind of prompts for `model`."""
         account = self._models.get(model)
         if account is None:
             return False
-        is_drifting = any(not agreement.is_exact for agreement in account.agreements.values())
-        return is_drifting or any(trust.proof == "differs" for trust in account.trusts.values())
+        return bool(account.drifting) or any(trust.proof == "differs" for trust in account.trusts.values())
 
     def trust(self, *, model: str, endpoint: str, route: str) -> TokenInTrust:
         """Who decides on token-in there."""
         trusts = self._account(model).trusts
-        key = (endpoint, route)
-        if key not in trusts:
-            trusts[key] = TokenInTrust(self._patience, audit_every=self._audit_every)
-        return trusts[key]
+        trust = trusts.get((endpoint, route))
+        if trust is None:
+            trust = trusts[endpoint, route] = TokenInTrust(self._patience, audit_every=self._audit_every)
+        return trust
 
     def count(self, observed: Observed, *, time_s: float) -> Literal["demoted", "restored"] | None:
         """Add one answer; what became of token-in by it."""
@@ -140,9 +146,24 @@ class ParityLedger:
             self._note_agreement(account, observed, is_exact=is_exact)
         return self._note_trust(observed, is_exact=is_exact) if observed.could_send_ids else None
 
+    def count_equal(self, model: str, *, route: str, kind: PromptKind, sent_ids: bool) -> bool:
+        """What `count` does with nearly all answers: equal counts where all is well, of ids that were sent or of text
+        that could not have been. False, and nothing counted, where more is at stake: to be told to `count`."""
+        account = self._models.get(model)
+        if account is None:
+            return False
+        if not sent_ids:
+            agreement = account.agreements.get((route, kind))
+            if agreement is None or not agreement.is_exact:
+                return False
+            agreement.note(is_exact=True)
+        account.counts["exact", "equal"] += 1
+        return True
+
     def count_cached(self, model: str, comparison: CachedComparison) -> None:
         """Add one answer's cached tokens."""
-        self._account(model).cached[comparison.cause] += 1
+        account = self._models.get(model) or self._account(model)
+        account.cached[comparison.cause] += 1
 
     def note_proof(self, proof: Proof, *, model: str, endpoint: str, route: str) -> None:
         """The ids of examples were compared with those of the endpoint's own tokenizer."""
@@ -186,8 +207,10 @@ class ParityLedger:
         if not account.agreements[key].note(is_exact=is_exact):
             return
         if is_exact:
+            account.drifting.discard(key)
             _LOG.warning("model %s: counts of %s prompts on %s are exact again", observed.model, *reversed(key))
             return
+        account.drifting.add(key)
         _LOG.error(
             "model %s: counts of %s prompts on %s differ from the engine's, last by %d of %d tokens; they are "
             "estimates from now on",
@@ -236,9 +259,7 @@ def _statistics_of(model: str, account: _OfModel) -> ParityStatistics:
         num_not_compared=per_result["not_compared"],
         reasons=dict(reasons),
         cached_causes=dict(sorted(account.cached.items())),
-        drifting=tuple(
-            f"{route} {kind}" for (route, kind), one in sorted(account.agreements.items()) if not one.is_exact
-        ),
+        drifting=tuple(f"{route} {kind}" for route, kind in sorted(account.drifting)),
         token_in=_views_of(account.trusts),
         examples=tuple(account.examples),
     )

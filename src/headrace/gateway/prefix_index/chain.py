@@ -1,11 +1,12 @@
-"""The index's own chained hashes: 128,000 tokens in about a tenth of a millisecond, whatever engines hash with.
+"""The index's own chained hashes: 128,000 tokens in some 25 us (130 us without a compiler), whatever engines hash with.
 
 Theory. A block's own hash b is a sum of its token ids times secret-free odd keys, modulo 2**64, stirred. The chain is
 
     h[i] = STEP * h[i - 1] + b[i]   (mod 2**64)
 
-STEP is odd and so has an inverse: `h[i] / STEP**i` is a running sum of `b[j] / STEP**j`, and a whole prompt is hashed
-by numpy without a loop. A block that comes alone, in a KV event, follows its parent by the same rule.
+A block that comes alone, in a KV event, follows its parent by the same rule. Prompts are hashed in C (_native/chain.c)
+where that was built. By numpy they are hashed without a loop, since STEP is odd and so has an inverse: `h[i] / STEP**i`
+is a running sum of `b[j] / STEP**j`.
 
 A collision misleads routing once and harms no answer, so 64 bits without a cryptographic hash are enough. All gateways
 compute the same hashes, which is how they agree without talking.
@@ -18,6 +19,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace._native import Compiled, compiled
 
 Chain: TypeAlias = "memoryview[int]"
 """The hash of every whole block of a prompt, in order; each names the whole prefix up to its block."""
@@ -38,15 +41,17 @@ _MAX_STARTS = 1024
 class ChainHasher:
     """Hashes for blocks of `block_size` ids. Chains of different block sizes have no hash in common.
 
-    Belongs to one thread: its scratch memory is used again.
+    Belongs to one thread: its scratch memory is used again. Token ids lie one after the other in memory.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, native: Compiled | None = compiled) -> None:
         if block_size < 1:
             raise ValueError(f"block_size is {block_size}; it must be at least 1")
         self.block_size = block_size
+        self._native = native
         self._ids_per_word = 2 if block_size % 2 == 0 else 1
         self._keys = np.array([_stirred(key) | 1 for key in range(block_size // self._ids_per_word)], dtype=np.uint64)
+        self._packed_keys = self._keys.tobytes()
         self._powers, self._inverse_powers = _power_tables(_NUM_FIRST_POWERS)
         num_rows = max(1, _PIECE_NUM_BYTES // self._keys.nbytes)
         self._scratch = np.empty((num_rows, len(self._keys)), dtype=np.uint64)
@@ -62,7 +67,10 @@ class ChainHasher:
         return start
 
     def blocks(self, token_ids: npt.NDArray[np.uint32]) -> Words:
-        """The own hash of each whole block, shape (num_tokens // block_size,)."""
+        """The own hash of each whole block, shape (num_tokens // block_size,); read-only or not."""
+        if self._native is not None:
+            own_hashes = self._native.own_hashes(token_ids, self._packed_keys, self.block_size)
+            return np.frombuffer(own_hashes, dtype=np.uint64)
         num_blocks = len(token_ids) // self.block_size
         ids = token_ids[: num_blocks * self.block_size]
         words = ids.view(np.uint64) if self._ids_per_word == 2 else ids.astype(np.uint64)
@@ -81,6 +89,11 @@ class ChainHasher:
 
     def chain(self, token_ids: npt.NDArray[np.uint32], *, adapter: str = "", salt: str | None = None) -> Chain:
         """The chain of a prompt. `salt` (a request's `cache_salt`) sets it apart from its first block on."""
+        if self._native is not None:
+            stir = 0 if salt is None else digest_of(salt)
+            start = self.start(adapter)
+            chain = self._native.chain(token_ids, self._packed_keys, self.block_size, start, stir)
+            return memoryview(chain).cast("Q")
         own = self.blocks(token_ids)
         if salt is not None:
             own[:1] += np.uint64(digest_of(salt))

@@ -10,12 +10,12 @@ longest ago first: when an answer shows that something is gone, all that was use
 Rule 3: memory is bounded; the run used longest ago goes first, and before it whatever continues it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from headrace.gateway.prefix_index.chain import Chain, ChainHasher
-from headrace.gateway.prefix_index.run import BlockName, Hold, Run, first_bits, num_leading
+from headrace.gateway.prefix_index.run import BlockName, Hold, Run
 from headrace.gateway.prefix_index.runs import Path, Runs
 
 
@@ -29,7 +29,7 @@ class Holder:
         self.slot = slot
         self.has_events = False
         self.is_removed = False
-        """Whatever an answer that was under way still tells of it is not taken in."""
+        """Whatever is still told of it is not taken in."""
         self.horizon_s = float("-inf")
         """What was last used then or before is taken for gone."""
         self.places: dict[BlockName, int] = {}
@@ -47,6 +47,12 @@ class Held(NamedTuple):
     num_stored: int
     num_expected: int
     """Stored, or on their way; never less than `num_stored`."""
+
+
+NOTHING_HELD = Held(0, 0)
+
+Holdings: TypeAlias = dict[int, Held]
+"""What each cache has of a prompt, by its slot; those that have nothing are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,53 +114,53 @@ class PrefixIndex:
         """What is known of a chain, for `held` and `last_use_s`; good until the index changes."""
         return self._runs.follow(chain)
 
-    def held(self, path: Path, holder: Holder, *, now: float) -> Held:
-        """How much the holder has of the chain that was followed."""
-        num_stored, num_expected = 0, 0
-        is_stored = True
+    def holdings(self, path: Path, *, now: float) -> Holdings:
+        """How much every cache has of the chain that was followed: only those that have something cost time."""
+        holdings: Holdings = {}
+        num_before = 0
+        slots: Iterable[int] = path[0][0].holds if path else ()
         for run, num_blocks in path:
-            hold = run.holds.get(holder.slot)
-            if hold is None:
-                break
-            stored = hold.stored if hold.stored_s > holder.horizon_s else 0
-            expected = stored | hold.expected if now < hold.expected_until_s else stored
-            leading = num_leading(expected)
-            num_expected += min(leading, num_blocks)
-            if is_stored:
-                of_stored = leading if expected == stored else num_leading(stored)
-                num_stored += min(of_stored, num_blocks)
-                is_stored = of_stored >= num_blocks
-            if leading < num_blocks:
-                break
-        return Held(num_stored, num_expected)
+            slots = self._add_run(holdings, slots, run, num_blocks, num_before=num_before, now=now)
+            num_before += num_blocks
+        return holdings
 
-    def expect(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
-        """A prompt is sent to the holder and will be in its cache; believed until then."""
-        for run, num_blocks in self._runs.extend(chain):
+    def held(self, path: Path, holder: Holder, *, now: float) -> Held:
+        """How much one of them has."""
+        return self.holdings(path, now=now).get(holder.slot, NOTHING_HELD)
+
+    def expect(self, holder: Holder, chain: Chain, *, until_s: float, path: Path | None = None) -> None:
+        """A prompt is sent to the holder and will be in its cache; believed until then.
+
+        `path` is what `follow` said of it, if that is still good; it is used up.
+        """
+        if holder.is_removed:
+            return
+        for run, num_blocks in self._runs.extend(chain, path):
             hold = _hold_of(run, holder)
-            hold.expected |= first_bits(num_blocks)
-            hold.expected_until_s = max(hold.expected_until_s, until_s)
-            self._runs.count(run)
+            hold.num_expected = num_blocks
+            if hold.expected_until_s < until_s:
+                hold.expected_until_s = until_s
+            self._runs.weigh(run)
         self._runs.make_room()
 
     def expect_until(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """What was expected of this prompt is believed no longer than that: by then events have told."""
         for run, _ in self._runs.follow(chain):
             hold = run.holds.get(holder.slot)
-            if hold is not None:
-                hold.expected_until_s = min(hold.expected_until_s, until_s)
+            if hold is not None and hold.expected_until_s > until_s:
+                hold.expected_until_s = until_s
 
     def store(self, holder: Holder, chain: Chain, *, now: float) -> None:
-        """The holder has answered this prompt, and so has it in its cache."""
+        """The holder has answered this prompt, and so has it in its cache; nothing of it is on its way any more."""
         if holder.is_removed:
             return
         for run, num_blocks in self._runs.extend(chain):
             hold = _hold_of(run, holder)
-            if hold.stored_s <= holder.horizon_s:
-                hold.stored = 0
-            hold.stored |= first_bits(num_blocks)
+            hold.num_stored, hold.beyond = num_blocks, 0
             hold.stored_s = now
-            self._runs.count(run)
+            if hold.expected_until_s > now:
+                hold.expected_until_s = now
+            self._runs.weigh(run)
         self._runs.make_room()
 
     def last_use_s(self, holder: Holder, path: Path) -> list[tuple[int, float]]:
@@ -175,6 +181,8 @@ class PrefixIndex:
 
     def add_blocks(self, holder: Holder, stored: StoredBlocks, hasher: ChainHasher) -> None:
         """An event: blocks stand in the cache from now on. Those whose parent is not known are counted and left out."""
+        if holder.is_removed:
+            return
         place = holder.places.get(stored.parent) if stored.parent is not None else None
         parent = self._runs.find(place)
         if stored.parent is not None and parent is None:
@@ -209,7 +217,7 @@ class PrefixIndex:
         hold = run.holds.get(holder.slot)
         if hold is None:
             return
-        hold.stored &= ~(1 << index)
+        hold.discard(index)
         if hold.names is not None and hold.names.pop(run.first_number + index, None) is not None:
             run.num_names -= 1
         if hold.is_empty:
@@ -236,6 +244,29 @@ class PrefixIndex:
     def __repr__(self) -> str:
         return f"PrefixIndex({self._runs!r}, num_holders={len(self._holders)})"
 
+    def _add_run(
+        self, holdings: Holdings, slots: Iterable[int], run: Run, num_blocks: int, *, num_before: int, now: float
+    ) -> list[int]:
+        """What caches have that had all `num_before` blocks before the run, and which of them have all of it too."""
+        slots_on: list[int] = []
+        holds, holders = run.holds, self._holders
+        for slot in slots:
+            hold = holds.get(slot)
+            if hold is None:
+                continue
+            is_stored = hold.stored_s > holders[slot].horizon_s
+            num_stored = min(hold.num_stored, num_blocks) if is_stored else 0
+            num_expected = num_stored
+            if now < hold.expected_until_s and num_stored < num_blocks:
+                num_expected = min(hold.num_leading(is_stored=is_stored), num_blocks)
+            if not num_expected:
+                continue
+            before = holdings[slot].num_stored if num_before else 0
+            holdings[slot] = Held(before + num_stored if before == num_before else before, num_before + num_expected)
+            if num_expected == num_blocks:
+                slots_on.append(slot)
+        return slots_on
+
     def _name(self, holder: Holder, name: BlockName, place: int) -> Run:
         """Note that the holder has the block at `place`, and calls it so; the block's run."""
         found = self._runs.find(place)
@@ -246,7 +277,7 @@ class PrefixIndex:
             return run
         holder.places[name] = place
         hold = _hold_of(run, holder)
-        hold.stored |= 1 << index
+        hold.add(index)
         hold.stored_s = float("inf")
         if hold.names is None:
             hold.names = {}

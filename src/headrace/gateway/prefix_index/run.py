@@ -19,32 +19,66 @@ _NAME_NUM_BYTES = 200
 
 
 class Hold:
-    """What one endpoint has of a run; bit i of each number stands for its block i."""
+    """What one endpoint has of a run. Nearly always that is its first blocks, so that a number tells all of it."""
 
-    __slots__ = ("expected", "expected_until_s", "names", "stored", "stored_s")
+    __slots__ = ("beyond", "expected_until_s", "names", "num_expected", "num_stored", "stored_s")
 
     def __init__(self) -> None:
-        self.stored = 0
+        self.num_stored = 0
+        """So many of the first blocks are stored, and the one after these is not."""
+        self.beyond = 0
+        """Blocks that are stored behind that hole, where events have told of one: bit i stands for block i."""
         self.stored_s = 0.0
         """When the endpoint was last seen to use what it has; events leave it alone."""
-        self.expected = 0
-        """Blocks of requests that are on their way there; true until `expected_until_s`."""
+        self.num_expected = 0
+        """So many of the first are on their way there with a request; true until `expected_until_s`."""
         self.expected_until_s = 0.0
         self.names: dict[int, BlockName] | None = None
         """The endpoint's own names of its blocks, by number, where KV events told them."""
 
     @property
     def is_empty(self) -> bool:
-        return not self.stored and not self.expected
+        return not self.num_stored and not self.beyond and not self.num_expected
+
+    def add(self, index: int) -> None:
+        """This block is stored."""
+        if index == self.num_stored:
+            self.num_stored += 1
+            self._close()
+        elif index > self.num_stored:
+            self.beyond |= 1 << index
+
+    def discard(self, index: int) -> None:
+        """This block is not stored."""
+        if index < self.num_stored:
+            self.beyond |= first_bits(self.num_stored) ^ first_bits(index + 1)
+            self.num_stored = index
+        else:
+            self.beyond &= ~(1 << index)
+
+    def num_leading(self, *, is_stored: bool) -> int:
+        """How many of the first blocks it has, with what is expected; whether what is stored still counts."""
+        if not is_stored or self.num_expected <= self.num_stored:
+            return max(self.num_expected, self.num_stored if is_stored else 0)
+        return _num_leading(self.beyond | first_bits(self.num_expected)) if self.beyond else self.num_expected
 
     def cut(self, num_blocks: int) -> "Hold":
         """Take the first blocks out, without their names."""
-        first, taken = Hold(), first_bits(num_blocks)
-        first.stored, first.stored_s = self.stored & taken, self.stored_s
-        first.expected, first.expected_until_s = self.expected & taken, self.expected_until_s
-        self.stored >>= num_blocks
-        self.expected >>= num_blocks
+        first = Hold()
+        first.num_stored, first.stored_s = min(self.num_stored, num_blocks), self.stored_s
+        first.beyond = self.beyond & first_bits(num_blocks)
+        first.num_expected, first.expected_until_s = min(self.num_expected, num_blocks), self.expected_until_s
+        self.num_stored = max(0, self.num_stored - num_blocks)
+        self.beyond >>= num_blocks
+        self._close()
+        self.num_expected = max(0, self.num_expected - num_blocks)
         return first
+
+    def _close(self) -> None:
+        """What stands right behind the first blocks is one of them."""
+        if self.beyond:
+            self.num_stored += _num_leading(self.beyond >> self.num_stored)
+            self.beyond = self.beyond >> self.num_stored << self.num_stored
 
 
 class Run:
@@ -78,7 +112,7 @@ class Run:
 
     def count_bytes(self) -> int:
         """An estimate of the memory, from above."""
-        num_bytes_of_bits = len(self.hashes) // 4
+        num_bytes_of_bits = len(self.hashes) // 8
         of_holds = len(self.holds) * (_HOLD_NUM_BYTES + num_bytes_of_bits)
         return _RUN_NUM_BYTES + 8 * len(self.hashes) + of_holds + _NAME_NUM_BYTES * self.num_names
 
@@ -106,6 +140,6 @@ def first_bits(num_bits: int) -> int:
     return (1 << num_bits) - 1
 
 
-def num_leading(bits: int) -> int:
+def _num_leading(bits: int) -> int:
     """How many of the lowest bits are set before the first that is not."""
     return (~bits & (bits + 1)).bit_length() - 1

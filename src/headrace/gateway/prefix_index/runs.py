@@ -30,7 +30,7 @@ class NameBook(Protocol):
 
 class Runs:
     """Runs within a budget of bytes. What is used is marked, and with it what it continues: a run goes after all that
-    follow it. Call `count` when a run's holds have changed, and `make_room` after that."""
+    follow it. Call `count` when a run's holds have changed (`weigh` if it has some), and `make_room` after that."""
 
     def __init__(self, *, max_bytes: int, names: NameBook) -> None:
         self._max_bytes = max_bytes
@@ -53,23 +53,18 @@ class Runs:
             position += num_blocks
         return path
 
-    def extend(self, chain: Chain) -> Path:
+    def extend(self, chain: Chain, path: Path | None = None) -> Path:
         """The path along the whole chain, marked as just used; the last run ends where the chain ends.
 
-        What is not known yet is appended to the last run, or becomes a new one.
+        What is not known yet is appended to the last run, or becomes a new one. `path`, what `follow` has just said, is
+        changed.
         """
-        path = self.follow(chain)
+        path = self.follow(chain) if path is None else path
+        position = sum([num_blocks for _, num_blocks in path])
         if path and path[-1][1] < len(path[-1][0].hashes):
             path[-1] = (self._cut(*path[-1]), path[-1][1])
-        position = sum(num_blocks for _, num_blocks in path)
         if position < len(chain):
-            num_new = len(chain) - position
-            if path and not path[-1][0].is_continued:
-                path[-1] = (path[-1][0], path[-1][1] + num_new)
-            else:
-                path.append((self._new(chain[position], parent=path[-1][0] if path else None), num_new))
-            path[-1][0].hashes.frombytes(chain[position:].cast("B"))
-            self.num_blocks += num_new
+            self._append(path, chain[position:] if position else chain)
         for run, _ in reversed(path):  # what comes first in a prompt was used last, and goes last
             self._by_head.move_to_end(run.hashes[0])
         return path
@@ -110,13 +105,19 @@ class Runs:
             run = run.parent
 
     def count(self, run: Run) -> None:
-        """Count a run's memory again; one that nobody has is dropped."""
+        """Count a run's memory again, or drop it if nobody has it."""
         if run.is_gone:
             return
         if run.holds:
-            self._weigh(run)
+            self.weigh(run)
         else:
             self._drop(run)
+
+    def weigh(self, run: Run) -> None:
+        """Count a run's memory again."""
+        num_bytes = run.count_bytes()
+        self.num_bytes += num_bytes - run.num_bytes
+        run.num_bytes = num_bytes
 
     def make_room(self) -> None:
         """Drop what was used longest ago until the rest is within the budget."""
@@ -129,6 +130,16 @@ class Runs:
 
     def __repr__(self) -> str:
         return f"Runs({len(self)} runs, {self.num_blocks} blocks, {self.num_bytes} of {self._max_bytes} bytes)"
+
+    def _append(self, path: Path, hashes: Chain) -> None:
+        """Continue a path with blocks that no run has."""
+        last, num_blocks = path[-1] if path else (None, 0)
+        if last is None or last.is_continued:
+            last, num_blocks = self._new(hashes[0], parent=last), 0
+            path.append((last, 0))
+        path[-1] = (last, num_blocks + len(hashes))
+        last.hashes.frombytes(hashes.cast("B"))
+        self.num_blocks += len(hashes)
 
     def _new(self, head: int, *, parent: Run | None) -> Run:
         run = self._by_head[head] = self._numbered(parent)
@@ -160,7 +171,7 @@ class Runs:
         self._by_head[run.hashes[0]] = run
         self._by_head[first.hashes[0]] = first
         self.count(run)
-        self._weigh(first)  # it may be held by nobody until the caller says who
+        self.weigh(first)  # it may be held by nobody until the caller says who
         self.touch(first)
         return first
 
@@ -173,11 +184,6 @@ class Runs:
             self._names.move(slot, name, first.number << _NUMBER_BITS | number)
         run.num_names -= len(of_first.names)
         first.num_names += len(of_first.names)
-
-    def _weigh(self, run: Run) -> None:
-        num_bytes = run.count_bytes()
-        self.num_bytes += num_bytes - run.num_bytes
-        run.num_bytes = num_bytes
 
     def _drop(self, run: Run) -> None:
         del self._by_head[run.hashes[0]]

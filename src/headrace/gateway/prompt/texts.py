@@ -24,6 +24,7 @@ from headrace.tokenization.tokenizer import pack_token_ids
 
 _TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _TEXTS = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
+_TEXT = msgspec.json.Decoder(str)
 _TOKEN_IDS = msgspec.json.Decoder(list[_TokenId])
 _MESSAGES = msgspec.json.Decoder(list[dict[str, object]])
 _OBJECT = msgspec.json.Decoder(dict[str, object])
@@ -41,7 +42,7 @@ def given_token_ids(call: Call) -> list[TokenIds] | None:
         return [pack_token_ids(_TOKEN_IDS.decode(fields.token_ids))]
     if _is_given(fields.prompt_token_ids):
         return [pack_token_ids(_TOKEN_IDS.decode(fields.prompt_token_ids))]
-    if call.route not in _PLAIN_FIELDS:
+    if call.route not in _PLAIN_FIELDS or _is_string(_plain_prompt(call)):
         return None
     texts = _TEXTS.decode(_plain_prompt(call))
     if isinstance(texts, str) or not texts or isinstance(texts[0], str):
@@ -69,6 +70,15 @@ def prompts_of(call: Call) -> list[str | ChatPrompt]:
     return prompts
 
 
+def only_prompt_of(call: Call) -> str | ChatPrompt | None:
+    """What `prompts_of` gives for most calls; None where that is not a single prompt, or takes longer to find."""
+    if call.route is Route.CHAT:
+        return _chat_prompt(call.fields)
+    if call.route in _PLAIN_FIELDS and _is_string(raw := _plain_prompt(call)):
+        return _TEXT.decode(raw)
+    return None
+
+
 def prompt_of_chat(chat: ChatCompletionRequest | TokenizeRequest) -> ChatPrompt:
     """What the model's template renders. Raises InvalidRequestError."""
     messages = chat.messages or []
@@ -87,6 +97,10 @@ def prompt_of_chat(chat: ChatCompletionRequest | TokenizeRequest) -> ChatPrompt:
 def _plain_prompt(call: Call) -> msgspec.Raw:
     raw: msgspec.Raw = getattr(call.fields, _PLAIN_FIELDS[call.route])
     return raw
+
+
+def _is_string(raw: msgspec.Raw) -> bool:
+    return memoryview(raw)[:1].tobytes() == b'"'
 
 
 def _is_given(raw: msgspec.Raw) -> bool:

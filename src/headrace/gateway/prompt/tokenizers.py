@@ -52,6 +52,11 @@ class ModelTokenizers:
             await loading.wait()
         return Found(name, self._why_not.get(name, "no_tokenizer"))
 
+    def find_now(self, model: str) -> Found | None:
+        """The tokenizer of `model`; None while it loads."""
+        name = self._parents.get(model, model)
+        return None if name in self._loading else Found(name, self._why_not.get(name, "no_tokenizer"))
+
     def load_for(self, models: Mapping[str, ServedModel]) -> None:
         """Begin to load what is new in `models`."""
         for name, served in models.items():
@@ -87,7 +92,7 @@ class ModelTokenizers:
         if path is None:
             return
         try:
-            await self._service.load(card.id, str(path))
+            await self._service.load(card.id, str(path), keeps_reference=False)
         except HeadraceError as error:
             self._why_not[card.id] = "tokenizer_load_failed"
             _LOG.warning("model %s: no exact token counts: %s", card.id, error.message)

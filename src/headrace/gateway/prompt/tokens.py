@@ -6,7 +6,6 @@ A count that cannot be had in time is no reason to refuse anybody: the call goes
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from headrace.errors import ContextLengthError, HeadraceError, OverloadedError, RequestError
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.remote_tokenizers import RemoteTokenizers, key_of
-from headrace.gateway.prompt.texts import given_token_ids, prompts_of
+from headrace.gateway.prompt.texts import given_token_ids, only_prompt_of, prompts_of
 from headrace.gateway.prompt.tokenizers import ModelTokenizers
 from headrace.tokenization import ChatPrompt, TokenIds, TokenizationService
 from headrace.tokenization.remote.fallback import reason_of
@@ -24,8 +23,7 @@ TokenizerMode: TypeAlias = Literal["local", "remote", "auto"]
 endpoint's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCount:
+class PromptCount(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How many prompt tokens a call has, or why that is not known."""
 
     total: int | None = None
@@ -34,8 +32,11 @@ class PromptCount:
     num_prompts: int = 1
     why: str = "exact"
     """One word: whose count it is, `exact` being the gateway's own, or why there is none."""
-    token_ids: tuple[TokenIds, ...] = field(default=(), repr=False, compare=False)
+    token_ids: tuple[TokenIds, ...] = ()
     """Of each prompt; none where they are not known."""
+
+    def __repr__(self) -> str:
+        return f"PromptCount({self.total} tokens, num_prompts={self.num_prompts}, {self.why})"
 
 
 class PromptCounter:
@@ -59,25 +60,42 @@ class PromptCounter:
     async def count(self, call: Call) -> PromptCount:
         """The count. What is wrong with a prompt is for the engine to say, but for one so long that it need not be
         counted: that raises ContextLengthError."""
+        counted = self.count_now(call)
+        if counted is not None:
+            return counted
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._encode_all(call)
+        except TimeoutError:
+            return PromptCount(why="tokenize_timeout")
+        except (HeadraceError, msgspec.MsgspecError) as error:
+            return _uncounted(call, error)
+
+    def count_now(self, call: Call) -> PromptCount | None:
+        """What `count` gives where nobody need wait for it, as with most prompts that are short; else None."""
         traits = call.route.traits
         if not traits.is_counted:
             return PromptCount(why="not_needed" if traits.is_free else "form_not_counted")
         try:
             if (given := given_token_ids(call)) is not None:
                 return _count_of(given)
-            async with asyncio.timeout(self._timeout_s):
-                return await self._encode_all(call)
-        except TimeoutError:
-            return PromptCount(why="tokenize_timeout")
-        except OverloadedError:
-            return PromptCount(why="tokenize_saturated")
-        except ContextLengthError as error:
-            error.param = call.prompt_param
-            raise
-        except (RequestError, msgspec.MsgspecError):
-            return PromptCount(why="prompt_not_understood")
-        except HeadraceError:
-            return PromptCount(why="tokenize_error")
+            return self._encode_now(call)
+        except (HeadraceError, msgspec.MsgspecError) as error:
+            return _uncounted(call, error)
+
+    def _encode_now(self, call: Call) -> PromptCount | None:
+        if self._mode == "remote" and self._remote is not None:
+            return None
+        found = self._tokenizers.find_now(call.model)
+        if found is None or found.why_not is not None or not (prompt := only_prompt_of(call)):
+            return None
+        encoded = self._service.encode_now(
+            prompt, model=found.name, add_special_tokens=_adds_special_tokens(call), max_tokens=_limit_of(call)
+        )
+        if encoded is None:
+            return None
+        num_tokens = len(encoded.token_ids)
+        return PromptCount(total=num_tokens, longest=num_tokens, token_ids=(encoded.token_ids,))
 
     async def _encode_all(self, call: Call) -> PromptCount:
         if self._mode != "remote" or self._remote is None:
@@ -89,9 +107,8 @@ class PromptCounter:
         return await self._ask(call, self._remote)
 
     async def _encode(self, call: Call, prompt: str | ChatPrompt, *, name: str) -> TokenIds:
-        limit = call.card.max_model_len if call.fields.truncate_prompt_tokens is None else None
         encoded = await self._service.encode(
-            prompt, model=name, add_special_tokens=_adds_special_tokens(call), max_tokens=limit
+            prompt, model=name, add_special_tokens=_adds_special_tokens(call), max_tokens=_limit_of(call)
         )
         return encoded.token_ids
 
@@ -125,6 +142,24 @@ class PromptCounter:
 def _adds_special_tokens(call: Call) -> bool:
     """Engines add them to plain prompts unless told."""
     return call.fields.add_special_tokens is not False
+
+
+def _limit_of(call: Call) -> int | None:
+    """More tokens than these need not be counted."""
+    return call.card.max_model_len if call.fields.truncate_prompt_tokens is None else None
+
+
+def _uncounted(call: Call, error: HeadraceError | msgspec.MsgspecError) -> PromptCount:
+    """Why there is no count; a prompt that is too long for the model raises."""
+    match error:
+        case ContextLengthError():
+            error.param = call.prompt_param
+            raise error
+        case OverloadedError():
+            return PromptCount(why="tokenize_saturated")
+        case RequestError() | msgspec.MsgspecError():
+            return PromptCount(why="prompt_not_understood")
+    return PromptCount(why="tokenize_error")
 
 
 def _count_of(prompts: Sequence[TokenIds], *, why: str = "exact") -> PromptCount:

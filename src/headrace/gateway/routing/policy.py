@@ -1,7 +1,7 @@
 """What every routing policy takes and gives. Pure."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -11,17 +11,24 @@ Draw: TypeAlias = Callable[[int], int]
 """A random number from 0 to one less than the argument."""
 
 
-class Candidate(NamedTuple):
-    """An endpoint that could serve the request now."""
+class Candidate(Protocol):
+    """An endpoint that could serve the request now, as far as a policy looks at it."""
 
-    name: str
-    num_in_flight: int
-    num_waiting_tokens: int = 0
-    """New prompt tokens of requests sent there that have no answer yet."""
-    num_cached_tokens: int = 0
-    """Tokens of this prompt that it need not compute."""
-    weight: float = 1.0
-    """Its power beside the others'."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def num_in_flight(self) -> int: ...
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """New prompt tokens of requests sent there that have no answer yet."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """Its power beside the others'."""
+        ...
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +36,9 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     num_tokens: int = 1
     """Of the prompt; estimated from its text where it could not be tokenized."""
+    num_cached_tokens: Sequence[int] = ()
+    """For each candidate, how many of these it need not compute; never all, since engines always compute the last one.
+    Empty where nobody has any."""
     head_key: int | None = None
     """Names the prompt's first few hundred tokens; None without a prompt."""
     novel_key: int | None = None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from headrace.gateway.routing.least_loaded import LeastLoaded
 from headrace.gateway.routing.policy import Candidate, Choice, Draw, PolicyName, RequestFacts
-from headrace.gateway.routing.rendezvous import ranked
+from headrace.gateway.routing.rendezvous import first
 
 _NUM_TO_COME = 8
 
@@ -38,38 +38,50 @@ class Prefix:
         if facts.novel_key is None:
             choice = self._without.choose(candidates, facts)
             return Choice(choice.index, f"no prompt; {choice.reason}")
-        cached = [candidate.num_cached_tokens for candidate in candidates]
-        most = max(cached)
-        is_cold = most == min(cached)
-        num_to_come = 0 if is_cold else _NUM_TO_COME
-        costs = [_cost(candidate, num_tokens=facts.num_tokens, num_to_come=num_to_come) for candidate in candidates]
-        least = min(costs)
-        cheapest = [index for index, cost in enumerate(costs) if cost == least]
-        index = cheapest[0] if len(cheapest) == 1 else _first_by_hash(candidates, cheapest, facts.novel_key)
-        if not is_cold:
-            return Choice(index, _reason(candidates, index))
+        cached = facts.num_cached_tokens
+        most = max(cached, default=0)
+        if cached and most != min(cached):
+            costs = _costs(candidates, cached, num_tokens=facts.num_tokens)
+            index = _cheapest(candidates, costs, key=facts.novel_key)
+            return Choice(index, _reason(candidates, cached, index))
+        costs = _costs_of_equals(candidates, num_new=facts.num_tokens - most)
+        index = _cheapest(candidates, costs, key=facts.novel_key)
         what = f"all hold {most} tokens" if most else "cold"
-        return Choice(index, f"{what}, least busy" if len(cheapest) < len(candidates) else f"{what}, by hash")
+        return Choice(index, f"{what}, by hash" if costs.count(costs[index]) == len(costs) else f"{what}, least busy")
 
     def __repr__(self) -> str:
         return "Prefix()"
 
 
-def _cost(candidate: Candidate, *, num_tokens: int, num_to_come: int) -> float:
-    num_new = max(1, num_tokens - candidate.num_cached_tokens)  # engines always compute one at least
-    return (num_new * (candidate.num_in_flight + num_to_come) + candidate.num_waiting_tokens) / candidate.weight
+def _costs(candidates: Sequence[Candidate], cached: Sequence[int], *, num_tokens: int) -> list[float]:
+    return [
+        ((num_tokens - num_cached) * (one.num_in_flight + _NUM_TO_COME) + one.num_waiting_tokens) / one.weight
+        for one, num_cached in zip(candidates, cached, strict=True)
+    ]
 
 
-def _first_by_hash(candidates: Sequence[Candidate], indices: Sequence[int], key: int) -> int:
-    return indices[ranked(key, [candidates[index] for index in indices])[0]]
+def _costs_of_equals(candidates: Sequence[Candidate], *, num_new: int) -> list[float]:
+    return [(num_new * one.num_in_flight + one.num_waiting_tokens) / one.weight for one in candidates]
 
 
-def _reason(candidates: Sequence[Candidate], index: int) -> str:
-    chosen = candidates[index]
-    holder = max(candidates, key=lambda candidate: candidate.num_cached_tokens)
-    if chosen.num_cached_tokens == holder.num_cached_tokens:
-        return f"holds {chosen.num_cached_tokens} tokens, {chosen.num_in_flight} in flight"
+def _cheapest(candidates: Sequence[Candidate], costs: Sequence[float], *, key: int) -> int:
+    """The index of the least cost; among equals the first in the key's order."""
+    least = min(costs)
+    num_equal = costs.count(least)
+    if num_equal == 1:
+        return costs.index(least)
+    if num_equal == len(costs):
+        return first(key, candidates)
+    equals = [index for index, cost in enumerate(costs) if cost == least]
+    return equals[first(key, [candidates[index] for index in equals])]
+
+
+def _reason(candidates: Sequence[Candidate], cached: Sequence[int], index: int) -> str:
+    num_held, num_in_flight, most = cached[index], candidates[index].num_in_flight, max(cached)
+    if num_held == most:
+        return f"holds {num_held} tokens, {num_in_flight} in flight"
+    holder = candidates[cached.index(most)]
     return (
-        f"spill: holds {chosen.num_cached_tokens} tokens, {chosen.num_in_flight} in flight; "
-        f"{holder.name} holds {holder.num_cached_tokens} with {holder.num_in_flight} in flight"
+        f"spill: holds {num_held} tokens, {num_in_flight} in flight; "
+        f"{holder.name} holds {most} with {holder.num_in_flight} in flight"
     )

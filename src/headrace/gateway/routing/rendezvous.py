@@ -1,17 +1,30 @@
 """Weighted rendezvous hashing: a key's own order of the endpoints, the same in every gateway. Pure.
 
 Each endpoint draws a number by hash of the key and its name; the largest comes first. An endpoint that leaves or comes
-moves only the keys that it served or will serve. The draw is `-weight / ln(u)`, which gives each its share by weight.
+moves only the keys that it served or will serve. The draw is `-weight / ln(u)`, which gives each its share by weight
+and grows with u, so that among equally strong ones u itself is compared.
 """
 
 import math
 import zlib
 from collections.abc import Sequence
 
+from headrace._native import Compiled, compiled
 from headrace.gateway.routing.policy import Candidate
 
 _MASK = (1 << 64) - 1
 _SPREAD = 0x9E3779B97F4A7C15
+
+
+def first(key: int, candidates: Sequence[Candidate], *, native: Compiled | None = compiled) -> int:
+    """The index of the first candidate in the key's order."""
+    if len({candidate.weight for candidate in candidates}) > 1:
+        return ranked(key, candidates)[0]
+    names = [candidate.name for candidate in candidates]
+    if native is not None:
+        return native.highest(key, names)
+    drawn = [_drawn(key, name) for name in names]
+    return drawn.index(max(drawn))
 
 
 def ranked(key: int, candidates: Sequence[Candidate]) -> list[int]:
@@ -33,8 +46,12 @@ def first_with_room(key: int, candidates: Sequence[Candidate]) -> tuple[int, int
 
 
 def _draw(key: int, candidate: Candidate) -> float:
-    stirred = (key ^ (zlib.crc32(candidate.name.encode()) * _SPREAD)) & _MASK
+    return -candidate.weight / math.log((_drawn(key, candidate.name) + 0.5) / (_MASK + 2.0))
+
+
+def _drawn(key: int, name: str) -> int:
+    """A number below 2**64."""
+    stirred = (key ^ (zlib.crc32(name.encode()) * _SPREAD)) & _MASK
     stirred = ((stirred ^ (stirred >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     stirred = ((stirred ^ (stirred >> 27)) * 0x94D049BB133111EB) & _MASK
-    stirred ^= stirred >> 31
-    return -candidate.weight / math.log((stirred + 0.5) / (_MASK + 2.0))
+    return stirred ^ (stirred >> 31)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headrace.gateway.routing.least_loaded import LeastLoaded
 from headrace.gateway.routing.policy import Candidate, Choice, Draw, PolicyName, RequestFacts
-from headrace.gateway.routing.rendezvous import ranked
+from headrace.gateway.routing.rendezvous import first
 
 
 class Session:
@@ -19,7 +19,7 @@ class Session:
         if facts.session_key is None:
             choice = self._without.choose(candidates, facts)
             return Choice(choice.index, f"no session; {choice.reason}")
-        return Choice(ranked(facts.session_key, candidates)[0], "session")
+        return Choice(first(facts.session_key, candidates), "session")
 
     def __repr__(self) -> str:
         return "Session()"

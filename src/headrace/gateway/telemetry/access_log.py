@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable
 
 from headrace.gateway.choose import Chosen
-from headrace.gateway.http.message import Headers, Request
+from headrace.gateway.http.head_facts import Headers
+from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.proxy import Answer

@@ -28,6 +28,37 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The status as text, or what went wrong."""
 
 
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """A decision in the words at hand. One is made for every request, a Decision only for who looks at it."""
+
+    time_s: float
+    request_id: bytes
+    model: str
+    endpoint: str
+    reason: str
+    prompt_tokens: int | None
+    cached_tokens_predicted: int | None
+    cached_tokens: int | None
+    why_text: str | None
+    """None: the prompt went as token ids."""
+    outcome: str | int
+
+    def told(self) -> Decision:
+        """As it is shown."""
+        return Decision(
+            time_s=self.time_s,
+            request_id=self.request_id.decode("latin-1"),
+            model=self.model,
+            endpoint=self.endpoint,
+            reason=self.reason,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens_predicted=self.cached_tokens_predicted,
+            cached_tokens=self.cached_tokens,
+            token_in="yes" if self.why_text is None else f"no; {self.why_text}",
+            outcome=str(self.outcome),
+        )
+
+
 class TracedDecision(Decision, frozen=True, kw_only=True):
     """One line of the file: the decision, and the request in the form of traces, for `headrace replay`."""
 
@@ -62,21 +93,23 @@ class DecisionLog:
     """Keeps the last twenty, and hands a sample on to `sink`."""
 
     def __init__(self, sink: DecisionSink | None = None) -> None:
-        self._decisions: deque[Decision] = deque(maxlen=_NUM_KEPT)
+        self._decisions: deque[Made] = deque(maxlen=_NUM_KEPT)
         self._sink = sink
+        self.add = self._decisions.append
+        """Keep one more."""
 
     def wants_trace(self) -> bool:
         """Whether the next decision is to be traced; to be asked once for each that ended a request."""
         return self._sink is not None and self._sink.wants_next()
 
-    def add(self, decision: Decision, trace: Trace | None = None) -> None:
-        self._decisions.append(decision)
-        if trace is not None and self._sink is not None:
-            self._sink.add(_traced(decision, trace))
+    def trace(self, decision: Made, trace: Trace) -> None:
+        """Hand a decision on to the sink, which wanted it."""
+        if self._sink is not None:
+            self._sink.add(_traced(decision.told(), trace))
 
     def latest(self) -> list[Decision]:
         """The youngest first."""
-        return list(reversed(self._decisions))
+        return [decision.told() for decision in reversed(self._decisions)]
 
     def __repr__(self) -> str:
         return f"DecisionLog(num_kept={len(self._decisions)})"

@@ -23,13 +23,11 @@ class TokenInParts:
         patience = Patience(num_drifts=settings.parity_drifts, num_exact=settings.parity_recovery)
         self.ledger = ParityLedger(patience, audit_every=settings.token_in_audit_every)
         self.check = ParityCheck(self.ledger, instruments)
+        self.judged = self.check.judged
+        """Marks a prompt's count as an estimate while counts of such prompts have been found to differ."""
         self.probe = CapabilityProbe(tokenizers, self.ledger)
         is_on = settings.token_in == "auto"  # noqa: S105 - no password
         self._token_in = TokenIn(self.ledger, is_on=is_on, min_tokens=settings.token_in_min_tokens)
-
-    def judged(self, call: Call, prompt: PromptCount) -> PromptCount:
-        """`prompt`, marked as an estimate while counts of such prompts have been found to differ."""
-        return self.check.judged(call, prompt)
 
     def prepare(self, call: Call, prompt: PromptCount, endpoint: Endpoint) -> Sending:
         """`call` as it is to be sent to `endpoint`. Engines that are known are asked for the usage of every stream, to

@@ -11,7 +11,7 @@ Rule 4: what a client sends as ids is the client's.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -147,12 +147,12 @@ class TokenIn:
         cut = splice(body, prompt, capability)
         if isinstance(cut, str):
             return Sending(call=call, why_text=cut)
-        trust = self._parity.trust(model=call.model, endpoint=endpoint.name, route=call.route.value)
+        trust = self._parity.trust(model=call.model, endpoint=endpoint.name, route=call.route.path)
         if (why := trust.why_text()) is not None:
             return Sending(call=call, why_text=why, is_candidate=True)
         ids = self._write(prompt, is_list=cut.is_list)
         parts = (body[: cut.start], cut.opening + ids + cut.closing, body[cut.end :])
-        return Sending(call=replace(call, body=parts), why_text=None, is_candidate=True)
+        return Sending(call=msgspec.structs.replace(call, body=parts), why_text=None, is_candidate=True)
 
     def _why_text(self, call: Call, prompt: PromptCount, capability: Capability) -> str | None:
         """What can be said without looking into the body."""

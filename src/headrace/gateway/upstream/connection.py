@@ -321,12 +321,13 @@ class UpstreamConnection(asyncio.Protocol):
 class _KnownHead:
     """A head that was understood, and the answers that come behind heads like it."""
 
-    __slots__ = ("_answer", "_length_at", "head")
+    __slots__ = ("_answer", "_facts", "_length_at", "head")
 
     def __init__(self, head: bytes, *, answer: ResponseHead, length_at: int) -> None:
         self.head = head
         self._answer = answer
         self._length_at = length_at
+        self._facts = answer.facts
 
     def answer(self, whole: Whole) -> ResponseHead:
         known = self._answer
@@ -339,6 +340,7 @@ class _KnownHead:
             content_length=int(whole.digits),
             is_event_stream=known.is_event_stream,
             is_json=known.is_json,
+            known=self._facts,
         )
 
 

@@ -30,7 +30,7 @@ async def fetch(pool: UpstreamPool, path: str, *, timeout_s: float) -> Fetched:
         connection = await pool.connect()
         address = pool.address
         target = address.prefix + path.encode("ascii")
-        own = b"" if pool.authorization is None else b"authorization: %b\r\n" % pool.authorization
+        own = b"" if pool.authorization is None else b"authorization: %b\r\n" % pool.authorization.value
         head = b"GET %b HTTP/1.1\r\nhost: %b\r\n%bconnection: close\r\n\r\n" % (target, address.host_header, own)
         return await _collect(connection, (head,), max_bytes=_MAX_BODY_BYTES, is_last=True)
 
@@ -41,7 +41,7 @@ async def post(pool: UpstreamPool, path: str, body: bytes, *, max_answer_bytes: 
     address = pool.address
     fields = [(b"host", address.host_header), (b"content-type", b"application/json")]
     if pool.authorization is not None:
-        fields.append((b"authorization", pool.authorization))
+        fields.append((b"authorization", pool.authorization.value))
     lines = b"".join([b"%b: %b\r\n" % field for field in fields])
     target = address.prefix + path.encode("ascii")
     head = b"POST %b HTTP/1.1\r\n%bcontent-length: %d\r\n\r\n" % (target, lines, len(body))

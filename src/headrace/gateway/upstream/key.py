@@ -1,8 +1,11 @@
 """The key that the gateway shows an endpoint. Pure."""
 
 import re
+from dataclasses import dataclass, field
 
 from headrace.errors import SettingsError
+from headrace.gateway.admission.keys import without_keys
+from headrace.gateway.http.head_facts import Headers
 
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,4096}")
 
@@ -20,6 +23,17 @@ def check_key(key: str, *, param: str) -> str:
     return key
 
 
-def bearer(key: str | None) -> bytes | None:
-    """The value of the `Authorization` field."""
-    return None if key is None else b"Bearer " + key.encode("ascii")
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A key as requests bring it: called with header fields, it puts itself in place of whatever key they hold."""
+
+    value: bytes = field(repr=False)
+    """Of the `Authorization` field."""
+
+    def __call__(self, headers: Headers) -> Headers:
+        return [*without_keys(headers), (b"authorization", self.value)]
+
+
+def bearer(key: str | None) -> Bearer | None:
+    """`key` as it is sent."""
+    return None if key is None else Bearer(b"Bearer " + key.encode("ascii"))

@@ -9,6 +9,7 @@ from headrace.errors import UpstreamConnectError, UpstreamTimeoutError
 from headrace.gateway.deadlines import Deadlines
 from headrace.gateway.upstream.address import Address
 from headrace.gateway.upstream.connection import UpstreamConnection, UpstreamTimeouts
+from headrace.gateway.upstream.key import Bearer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class UpstreamPool:
         deadlines: Deadlines,
     ) -> None:
         self.address = address
-        self.authorization: bytes | None = None
+        self.authorization: Bearer | None = None
         """What every request shows as `Authorization`; None: whatever its client does."""
         self._timeouts = timeouts
         self._max_idle = max_idle

@@ -1,7 +1,6 @@
 """Streams tell their usage only when asked. The gateway asks where it meters; who did not ask is not told. Pure."""
 
 import re
-from dataclasses import replace
 
 import msgspec
 
@@ -33,7 +32,7 @@ def ask_usage(call: Call) -> Call:
         return call
     given = call.fields.stream_options
     if not given:
-        return replace(call, body=_with_last_member(call.body, _ASKING), hides_usage=True)
+        return msgspec.structs.replace(call, body=_with_last_member(call.body, _ASKING), hides_usage=True)
     try:
         options = _OPTIONS.decode(given)
         if options is not None and options.include_usage:
@@ -44,7 +43,7 @@ def ask_usage(call: Call) -> Call:
         return call  # for the engine to refuse
     merged["include_usage"] = msgspec.Raw(b"true")
     body["stream_options"] = msgspec.Raw(msgspec.json.encode(merged))
-    return replace(call, body=(msgspec.json.encode(body),), hides_usage=True)
+    return msgspec.structs.replace(call, body=(msgspec.json.encode(body),), hides_usage=True)
 
 
 def _with_last_member(body: tuple[bytes, ...], member: bytes) -> tuple[bytes, ...]:

@@ -3,6 +3,7 @@
 The words differ by route: `usage_forms` knows them.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from headrace.gateway.http.message import ResponseHead
@@ -70,6 +71,7 @@ class EventUsage:
 class JsonUsage:
     """Reads one JSON body, if it is not longer than 4 MiB."""
 
+    __slots__ = ("_form", "_num_bytes", "_parts", "_result")
     num_events = 0
 
     def __init__(self, form: UsageForm = "openai") -> None:
@@ -105,31 +107,31 @@ class NoUsage:
         return None
 
 
+_NO_USAGE = NoUsage()
+
+
 class Meter:
     """What one request has used, as far as its answer has told so far; whoever sends the request on keeps it."""
 
-    __slots__ = ("_form", "_reader", "is_sent", "status")
+    __slots__ = ("_form", "_reader", "feed", "is_sent", "status", "usage")
 
     def __init__(self, form: UsageForm = "openai") -> None:
         self.is_sent = False
         """Whether any endpoint got the request."""
         self.status: int | None = None
         """Of the answer that its client gets."""
+        self.feed: Callable[[bytes], None] = _NO_USAGE.feed
+        """To be given each part of the body. The reader's own, as `usage` is: each event of a stream passes here."""
+        self.usage: Callable[[], Usage | None] = _NO_USAGE.result
+        """The usage, once the answer has told it."""
         self._form: UsageForm = form
-        self._reader: UsageReader = NoUsage()
+        self._reader: UsageReader = _NO_USAGE
 
     def begin(self, head: ResponseHead) -> None:
         """An answer to be relayed has begun."""
         self.status = head.status
-        self._reader = usage_reader(head, self._form)
-
-    def feed(self, data: bytes) -> None:
-        """A part of its body."""
-        self._reader.feed(data)
-
-    def usage(self) -> Usage | None:
-        """The usage, once the answer has told it."""
-        return self._reader.result()
+        self._reader = reader = usage_reader(head, self._form)
+        self.feed, self.usage = reader.feed, reader.result
 
     @property
     def num_events(self) -> int:
@@ -143,7 +145,7 @@ class Meter:
 def usage_reader(head: ResponseHead, form: UsageForm = "openai") -> UsageReader:
     """The reader that fits an answer."""
     if not 200 <= head.status < 300:
-        return NoUsage()
+        return _NO_USAGE
     if head.is_event_stream:
         return EventUsage(form)
-    return JsonUsage(form) if head.is_json else NoUsage()
+    return JsonUsage(form) if head.is_json else _NO_USAGE

@@ -66,7 +66,7 @@ Question: TypeAlias = Load | Encode
 Answer: TypeAlias = Loaded | LoadFailed | Ids | EncodeFailed
 
 
-def encode_frame(message: Question | Answer) -> bytes:
+def encode_frame(message: msgspec.Struct) -> bytes:
     """`message` as one frame, its length first. Raises TokenizationError when it is too long."""
     payload = msgspec.msgpack.encode(message)
     _check_frame_bytes(len(payload))

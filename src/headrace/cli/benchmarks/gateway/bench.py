@@ -21,6 +21,8 @@ from headrace.cli.benchmarks.progress import Steps
 
 _NUM_UPSTREAMS = 2
 _NUM_STARTS = 5
+_NUM_LOOKS = 10
+"""At memory over time."""
 _MEGABYTE = 1e6
 
 
@@ -204,15 +206,21 @@ class GatewayBench:
                 load_core=plan.cores[1],
             )
             self._steps.begin("distinct prompts", num_steps=100)
-            num_done, num_shown, most = 0, 0, 0
+            num_done, num_shown, most = 0, 0, one.process.resident_bytes()
+            over_time = [(0, most)]
             while num_done < num_wanted:
                 one.job("memory", like=one.closed(warm_up_s=0.0))
                 num_done = one.next_chats["memory"]
-                most = max(most, one.process.resident_bytes())
+                now = one.process.resident_bytes()
+                most = max(most, now)
+                if num_done >= len(over_time) * num_wanted // _NUM_LOOKS:
+                    over_time.append((num_done, now))
                 while num_shown < min(100, 100 * num_done // num_wanted):
                     num_shown += 1
                     self._steps.step()
             self._samples["memory", OURS].append({"resident": most / _MEGABYTE, "prompts": num_done})
+            looks = ", ".join(f"{now / _MEGABYTE:.0f} MB at {number:,}" for number, now in over_time)
+            self._notes.append(f"resident by the number of distinct prompts: {looks}")
 
     # who and what
 

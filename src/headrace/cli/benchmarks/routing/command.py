@@ -13,6 +13,7 @@ from typing import get_args
 import msgspec
 from rich.console import Console
 
+from headrace._native import compiled
 from headrace.cli.benchmarks import machine
 from headrace.cli.benchmarks.progress import Steps, progress
 from headrace.cli.benchmarks.routing.decision import DecisionBench, DecisionRow
@@ -63,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
 def _measured(arguments: argparse.Namespace, steps: Steps) -> RoutingReport:
     found, begun_s = machine.describe(), time.monotonic()
     decisions = _decisions(arguments, steps)
-    notes: list[str] = []
+    notes = [] if compiled is not None else ["prompts are hashed by numpy: headrace._native was not compiled"]
     traces = [_replayed(name, requests, arguments, steps, notes) for name, requests in _traces(arguments)]
     return RoutingReport(
         is_quick=arguments.quick,

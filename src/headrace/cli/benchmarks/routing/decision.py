@@ -4,15 +4,18 @@ Three kinds of prompt: `cold` (nobody has any of it), `next turn` (its endpoint 
 `known` (it was there before).
 """
 
+import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from headrace.cli.benchmarks.lag import percentile
+from headrace.gateway.garbage import settle
 from headrace.gateway.prefix_index import ChainHashers, Holder, PrefixIndex
 from headrace.gateway.router import PromptChain, Router
 from headrace.gateway.routing import Prefix
@@ -84,9 +87,10 @@ class DecisionBench:
             "known": (self._known_prompt, self._decide),
         }
         rows = []
-        for prompt, (make, decide) in kinds.items():
-            rows.append(_row(prompt, [decide(make()) for _ in range(num_rounds)]))
-            on_kind()
+        with _collecting_as_a_gateway():
+            for prompt, (make, decide) in kinds.items():
+                rows.append(_row(prompt, [decide(make()) for _ in range(num_rounds)]))
+                on_kind()
         return rows
 
     def _new_prompt(self) -> _TokenIds:
@@ -111,6 +115,18 @@ class DecisionBench:
         begun_s = time.perf_counter()
         self._hashers.of(_BLOCK_SIZE).chain(token_ids)
         return (time.perf_counter() - begun_s) * 1e6
+
+
+@contextmanager
+def _collecting_as_a_gateway() -> Iterator[None]:
+    """Python's garbage collector as a gateway sets it once it is ready."""
+    thresholds = gc.get_threshold()
+    settle()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _row(prompt: str, times_us: Sequence[float]) -> DecisionRow:
