@@ -52,7 +52,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _extra(record: logging.LogRecord) -> Mapping[str, object]:
-    """What the caller has added. Libraries such as Ray put attributes of their own on every record, with an underscore."""
+    """What the caller has added. Libraries such as Ray put attributes of their own on every record, underscored."""
     return {
         key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES and not key.startswith("_")
     }
