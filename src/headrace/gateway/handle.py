@@ -105,7 +105,7 @@ class RequestHandler:
         call = self._identify(request, request_id=request_id)
         trail.identified(call, key_name=key.name)
         with self._slots:
-            prompt = self._token_in.judged(call, self._counter.count_now(call) or await self._counter.count(call))
+            prompt = self._token_in.judged(call, await self._counter.count(call))
             trail.counted(prompt)
             check_context_length(
                 max_model_len=call.card.max_model_len,

@@ -24,7 +24,6 @@ from headrace.tokenization.tokenizer import pack_token_ids
 
 _TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _TEXTS = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
-_TEXT = msgspec.json.Decoder(str)
 _TOKEN_IDS = msgspec.json.Decoder(list[_TokenId])
 _MESSAGES = msgspec.json.Decoder(list[dict[str, object]])
 _OBJECT = msgspec.json.Decoder(dict[str, object])
@@ -68,15 +67,6 @@ def prompts_of(call: Call) -> list[str | ChatPrompt]:
     if len(prompts) > _MAX_TEXTS:
         raise RequestError(f"{len(prompts)} prompts are more than are counted")
     return prompts
-
-
-def only_prompt_of(call: Call) -> str | ChatPrompt | None:
-    """What `prompts_of` gives for most calls; None where that is not a single prompt, or takes longer to find."""
-    if call.route is Route.CHAT:
-        return _chat_prompt(call.fields)
-    if call.route in _PLAIN_FIELDS and _is_string(raw := _plain_prompt(call)):
-        return _TEXT.decode(raw)
-    return None
 
 
 def prompt_of_chat(chat: ChatCompletionRequest | TokenizeRequest) -> ChatPrompt:

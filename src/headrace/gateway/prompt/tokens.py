@@ -13,7 +13,7 @@ import msgspec
 from headrace.errors import ContextLengthError, HeadraceError, OverloadedError, RequestError
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.remote_tokenizers import RemoteTokenizers, key_of
-from headrace.gateway.prompt.texts import given_token_ids, only_prompt_of, prompts_of
+from headrace.gateway.prompt.texts import given_token_ids, prompts_of
 from headrace.gateway.prompt.tokenizers import ModelTokenizers
 from headrace.tokenization import ChatPrompt, TokenIds, TokenizationService
 from headrace.tokenization.remote.fallback import reason_of
@@ -60,51 +60,45 @@ class PromptCounter:
     async def count(self, call: Call) -> PromptCount:
         """The count. What is wrong with a prompt is for the engine to say, but for one so long that it need not be
         counted: that raises ContextLengthError."""
-        counted = self.count_now(call)
-        if counted is not None:
-            return counted
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._encode_all(call)
-        except TimeoutError:
-            return PromptCount(why="tokenize_timeout")
-        except (HeadraceError, msgspec.MsgspecError) as error:
-            return _uncounted(call, error)
-
-    def count_now(self, call: Call) -> PromptCount | None:
-        """What `count` gives where nobody need wait for it, as with most prompts that are short; else None."""
         traits = call.route.traits
         if not traits.is_counted:
             return PromptCount(why="not_needed" if traits.is_free else "form_not_counted")
         try:
             if (given := given_token_ids(call)) is not None:
                 return _count_of(given)
-            return self._encode_now(call)
+            prompts = _Prompts(call)
+            if (counted := self._count_now(call, prompts)) is not None:
+                return counted
+            async with asyncio.timeout(self._timeout_s):
+                return await self._encode_all(call, prompts)
+        except TimeoutError:
+            return PromptCount(why="tokenize_timeout")
         except (HeadraceError, msgspec.MsgspecError) as error:
             return _uncounted(call, error)
 
-    def _encode_now(self, call: Call) -> PromptCount | None:
+    def _count_now(self, call: Call, prompts: "_Prompts") -> PromptCount | None:
+        """The count where nobody need wait for it, as with most prompts that are short; else None."""
         if self._mode == "remote" and self._remote is not None:
             return None
         found = self._tokenizers.find_now(call.model)
-        if found is None or found.why_not is not None or not (prompt := only_prompt_of(call)):
+        if found is None or found.why_not is not None or len(wanted := prompts.found()) != 1:
             return None
         encoded = self._service.encode_now(
-            prompt, model=found.name, add_special_tokens=_adds_special_tokens(call), max_tokens=_limit_of(call)
+            wanted[0], model=found.name, add_special_tokens=_adds_special_tokens(call), max_tokens=_limit_of(call)
         )
         if encoded is None:
             return None
         num_tokens = len(encoded.token_ids)
         return PromptCount(total=num_tokens, longest=num_tokens, token_ids=(encoded.token_ids,))
 
-    async def _encode_all(self, call: Call) -> PromptCount:
+    async def _encode_all(self, call: Call, prompts: "_Prompts") -> PromptCount:
         if self._mode != "remote" or self._remote is None:
             found = await self._tokenizers.find(call.model)
             if found.why_not is None:
-                return _count_of([await self._encode(call, prompt, name=found.name) for prompt in prompts_of(call)])
+                return _count_of([await self._encode(call, prompt, name=found.name) for prompt in prompts.found()])
             if self._remote is None:
                 return PromptCount(why=found.why_not)
-        return await self._ask(call, self._remote)
+        return await self._ask(call, prompts, self._remote)
 
     async def _encode(self, call: Call, prompt: str | ChatPrompt, *, name: str) -> TokenIds:
         encoded = await self._service.encode(
@@ -112,22 +106,22 @@ class PromptCounter:
         )
         return encoded.token_ids
 
-    async def _ask(self, call: Call, remote: RemoteTokenizers) -> PromptCount:
+    async def _ask(self, call: Call, prompts: "_Prompts", remote: RemoteTokenizers) -> PromptCount:
         """Count at an endpoint."""
         key = key_of(call.route.value, call.model, call.request.body)
         if (kept := remote.find(key)) is not None:
             return _count_of(kept, why="remote")
         why = "remote"
-        prompts: list[TokenIds] = []
+        counted: list[TokenIds] = []
         try:
-            for prompt in prompts_of(call):
+            for prompt in prompts.found():
                 encoded = await remote.encode(
                     prompt,
                     model=call.model,
                     add_special_tokens=_adds_special_tokens(call),
                     timeout_s=self._timeout_s,
                 )
-                prompts.append(encoded.token_ids)
+                counted.append(encoded.token_ids)
                 if encoded.fallback_reason is not None:
                     why = f"local_after_{encoded.fallback_reason}"
         except HeadraceError as error:
@@ -135,8 +129,22 @@ class PromptCounter:
                 raise
             return PromptCount(why=f"remote_{reason}")
         if why == "remote":
-            remote.keep(key, prompts)
-        return _count_of(prompts, why=why)
+            remote.keep(key, counted)
+        return _count_of(counted, why=why)
+
+
+class _Prompts:
+    """What of a call is to be encoded, read when it is first wanted, and once."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._found: list[str | ChatPrompt] | None = None
+
+    def found(self) -> list[str | ChatPrompt]:
+        """Raises as `prompts_of`."""
+        if self._found is None:
+            self._found = prompts_of(self._call)
+        return self._found
 
 
 def _adds_special_tokens(call: Call) -> bool:
