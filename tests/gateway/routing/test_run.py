@@ -1,7 +1,9 @@
+import gc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.prefix_index.run import Hold
+from headrace.gateway.prefix_index.run import Hold, Run
 
 NUM_BLOCKS = 12
 INDICES = st.integers(0, NUM_BLOCKS - 1)
@@ -35,3 +37,9 @@ def test_a_hold_equals_the_set_of_its_blocks_before_and_after_a_cut(
         assert part.num_leading(is_stored=True) == leading(has | expected)
         assert part.num_leading(is_stored=False) == leading(expected)
         assert part.is_empty == (not has and not expected)
+
+
+def test_the_garbage_collector_does_not_look_at_runs_and_what_caches_have_of_them() -> None:
+    run = Run(0, parent=Run(1))
+    run.holds[0] = Hold()
+    assert not any(map(gc.is_tracked, (run, run.parent, run.holds[0])))

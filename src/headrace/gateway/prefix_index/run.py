@@ -7,6 +7,8 @@ its first block. Where a prompt parts from the others inside a run, the run is c
 from array import array
 from typing import TypeAlias
 
+import msgspec
+
 from headrace.gateway.prefix_index.chain import Chain
 
 BlockName: TypeAlias = int | bytes
@@ -18,23 +20,24 @@ _NAME_NUM_BYTES = 200
 """Of a block that KV events name: key, value and slot of a dictionary, and a slot of a list."""
 
 
-class Hold:
-    """What one endpoint has of a run. Nearly always that is its first blocks, so that a number tells all of it."""
+class Hold(msgspec.Struct, gc=False, eq=False):
+    """What one endpoint has of a run. Nearly always that is its first blocks, so that a number tells all of it.
 
-    __slots__ = ("beyond", "expected_until_s", "names", "num_expected", "num_stored", "stored_s")
+    The garbage collector does not look at holds and runs, of which there are hundreds of thousands and no cycles: it
+    would take 50 ms of the event loop each time.
+    """
 
-    def __init__(self) -> None:
-        self.num_stored = 0
-        """So many of the first blocks are stored, and the one after these is not."""
-        self.beyond = 0
-        """Blocks that are stored behind that hole, where events have told of one: bit i stands for block i."""
-        self.stored_s = 0.0
-        """When the endpoint was last seen to use what it has; events leave it alone."""
-        self.num_expected = 0
-        """So many of the first are on their way there with a request; true until `expected_until_s`."""
-        self.expected_until_s = 0.0
-        self.names: dict[int, BlockName] | None = None
-        """The endpoint's own names of its blocks, by number, where KV events told them."""
+    num_stored: int = 0
+    """So many of the first blocks are stored, and the one after these is not."""
+    beyond: int = 0
+    """Blocks that are stored behind that hole, where events have told of one: bit i stands for block i."""
+    stored_s: float = 0.0
+    """When the endpoint was last seen to use what it has; events leave it alone."""
+    num_expected: int = 0
+    """So many of the first are on their way there with a request; true until `expected_until_s`."""
+    expected_until_s: float = 0.0
+    names: dict[int, BlockName] | None = None
+    """The endpoint's own names of its blocks, by number, where KV events told them."""
 
     @property
     def is_empty(self) -> bool:
@@ -81,34 +84,25 @@ class Hold:
             self.beyond = self.beyond >> self.num_stored << self.num_stored
 
 
-class Run:
+def _no_hashes() -> "array[int]":
+    return array("Q")
+
+
+class Run(msgspec.Struct, gc=False, eq=False):
     """Hashes of neighbouring blocks, the first of which follows the last of `parent`; None at the start of prompts."""
 
-    __slots__ = (
-        "first_number",
-        "hashes",
-        "holds",
-        "is_continued",
-        "is_gone",
-        "num_bytes",
-        "num_names",
-        "number",
-        "parent",
-    )
-
-    def __init__(self, number: int, *, parent: "Run | None") -> None:
-        self.number = number
-        self.hashes = array("Q")
-        self.holds: dict[int, Hold] = {}
-        self.parent = parent
-        self.first_number = 0
-        """What its first block counts as in places and names: a cut changes only those of the blocks cut off."""
-        self.is_continued = False
-        """Whether other runs follow it. If none does it may grow."""
-        self.num_names = 0
-        self.num_bytes = 0
-        """As it was last counted."""
-        self.is_gone = False
+    number: int
+    parent: "Run | None" = None
+    hashes: "array[int]" = msgspec.field(default_factory=_no_hashes)
+    holds: dict[int, Hold] = msgspec.field(default_factory=dict)
+    first_number: int = 0
+    """What its first block counts as in places and names: a cut changes only those of the blocks cut off."""
+    is_continued: bool = False
+    """Whether other runs follow it. If none does it may grow."""
+    num_names: int = 0
+    num_bytes: int = 0
+    """As it was last counted."""
+    is_gone: bool = False
 
     def count_bytes(self) -> int:
         """An estimate of the memory, from above."""
