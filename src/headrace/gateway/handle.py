@@ -25,7 +25,7 @@ from headrace.gateway.identify import Call, identify
 from headrace.gateway.local_routes import LocalRoutes
 from headrace.gateway.prompt.tokenize_routes import TokenizeRoutes
 from headrace.gateway.prompt.tokens import PromptCounter
-from headrace.gateway.routes import is_for_a_model
+from headrace.gateway.routes import ROUTES
 from headrace.gateway.settle import Ledger
 from headrace.gateway.telemetry.trail import Observation, Trail
 from headrace.gateway.token_in.parts import TokenInParts
@@ -73,7 +73,7 @@ class RequestHandler:
         request_id = request_id_of(request.header(b"x-request-id")) or b"%016x" % random.getrandbits(64)
         trail = self._observation.begin(request, request_id=request_id)
         try:
-            if is_for_a_model(request.path):
+            if request.path in ROUTES:
                 await self._serve(request, client, trail, request_id=request_id)
             else:
                 await self._answer(request, client, request_id=request_id)

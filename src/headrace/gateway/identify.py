@@ -8,9 +8,7 @@ import msgspec
 from headrace.errors import InvalidRequestError, ModelNotFoundError
 from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import MethodNotAllowedError, Request, RouteNotFoundError
-from headrace.gateway.routes import Route
-
-_ROUTES = {route.value: route for route in Route}
+from headrace.gateway.routes import ROUTES, Route
 
 
 class CallFields(msgspec.Struct, frozen=True):
@@ -89,7 +87,7 @@ def identify(request: Request, *, models: Mapping[str, ServedModel], request_id:
     Raises RouteNotFoundError, MethodNotAllowedError, InvalidRequestError for a body that is no JSON object of the right
     types, and ModelNotFoundError. `models` must not be empty.
     """
-    route = _ROUTES.get(request.path)
+    route = ROUTES.get(request.path)
     if route is None:
         raise RouteNotFoundError(f"There is no {request.method} {request.path} here.")
     if request.method != "POST":

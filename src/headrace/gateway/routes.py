@@ -1,5 +1,6 @@
 """The paths that endpoints answer, and what is to be known of each. Pure. Another route is another line here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Self, TypeAlias
@@ -99,12 +100,8 @@ class Route(Enum):
     V2_RERANK = "/v2/rerank", _POOLING
 
 
-_MODEL_PATHS = frozenset(route.value for route in Route)
-
-
-def is_for_a_model(path: str) -> bool:
-    """Whether endpoints answer this path."""
-    return path in _MODEL_PATHS
+ROUTES: Mapping[str, Route] = {route.path: route for route in Route}
+"""What endpoints answer, by path."""
 
 
 def is_anthropic(path: str) -> bool:

@@ -10,13 +10,13 @@ from headrace.gateway.identify import Call
 from headrace.gateway.parity.check import ParityCheck
 from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.proxy import Answer
-from headrace.gateway.routes import Route
+from headrace.gateway.routes import ROUTES
 from headrace.gateway.telemetry.decisions import DecisionLog, Made, Trace
 from headrace.gateway.telemetry.instruments import Instruments
 from headrace.gateway.token_in.sending import Sending
 from headrace.gateway.usage.usage import Usage
 
-_ROUTES = frozenset({*(route.value for route in Route), "/v1/models", "/health"})
+_ROUTES = frozenset({*ROUTES, "/v1/models", "/health"})
 
 
 class Ledger:
