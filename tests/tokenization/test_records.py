@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.tokenization.records import Namespace, Records, Resume
-from headrace.tokenization.segments import GPT2_REGEX, tiktoken_cut_rules
+from headrace.tokenization.segments import GPT2_REGEX, LOOKAHEAD, tiktoken_cut_rules
 from headrace.tokenization.works import EncodedText
 
 _SPACE = Namespace("n")
@@ -70,6 +70,18 @@ def test_a_text_that_parts_in_the_middle_resumes_before_that() -> None:
     assert not resume.is_whole
     assert 24_000 < resume.start <= 30_000
     assert _is_a_right_start(resume, other)
+
+
+@given(shared=st.integers(0, 60_000), added=st.sampled_from(["", "?", " other words" * 5000]))
+def test_the_last_cut_that_two_texts_share_is_found_wherever_they_part(shared: int, added: str) -> None:
+    known = _words(2000)
+    records = _records()
+    _put(records, known)
+    text = known[:shared] + added
+    cuts = [cut for cut, _ in _encoded(known).cuts if cut < len(text)]
+    shared_cuts = [cut for cut in cuts if text[: cut + LOOKAHEAD] == known[: cut + LOOKAHEAD]]
+    resume = records.resume(_SPACE, text)
+    assert (resume.start if resume else None) == (shared_cuts[-1] if shared_cuts else None)
 
 
 def test_a_cut_is_used_only_where_the_characters_after_it_are_equal_too() -> None:

@@ -200,7 +200,24 @@ async def test_a_chat_for_a_tokenizer_without_template_is_refused(
         await service.encode(_CHAT, model="m")
 
 
-async def test_a_long_chat_is_rendered_off_the_loop_and_a_bad_one_fails_the_same_way() -> None:
+_TOOL = {"type": "function", "function": {"name": "f", "description": "x" * 15_000}}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_here"),
+    [
+        (ChatPrompt([{"content": "x"}]), True),
+        (ChatPrompt([{"content": "x" * 120_000}]), True),
+        (ChatPrompt([{"content": "x" * 140_000}]), False),
+        (ChatPrompt([{"content": "x"}] * 120), True),
+        (ChatPrompt([{"content": "x"}] * 140), False),
+        (ChatPrompt([{"content": "x"}], tools=[_TOOL] * 8), False),
+    ],
+    ids=["short", "much text", "too much text", "some messages", "many messages", "tools"],
+)
+async def test_a_chat_that_takes_long_is_rendered_off_the_loop_and_a_bad_one_fails_the_same_way(
+    prompt: ChatPrompt, is_here: bool
+) -> None:
     rendered_in: list[int] = []
 
     class Template:
@@ -210,13 +227,11 @@ async def test_a_long_chat_is_rendered_off_the_loop_and_a_bad_one_fails_the_same
 
     tokenizer = FakeTokenizer()
     tokenizer.chat_template = Template()  # type: ignore[assignment]
-    async with TokenizationService(TokenizationSettings(render_threshold=10)) as service:
+    async with TokenizationService() as service:
         service.register("m", tokenizer)
-        for content in ("x", "x" * 11):
-            with pytest.raises(InvalidRequestError, match="refused by the template"):
-                await service.encode(ChatPrompt([{"content": content}]), model="m")
-    assert rendered_in[0] == threading.get_ident()
-    assert rendered_in[1] != threading.get_ident()
+        with pytest.raises(InvalidRequestError, match="refused by the template"):
+            await service.encode(prompt, model="m")
+    assert (rendered_in == [threading.get_ident()]) is is_here
 
 
 @pytest.mark.parametrize("num_tokens", [10, 10_000])

@@ -68,15 +68,12 @@ class _Record(msgspec.Struct, frozen=True, eq=False):
         high = bisect_right(cuts, (len(text) - 1, sys.maxsize))
         if high == 0:
             return 0
-        if text.startswith(self.text[: cuts[high - 1][0] + LOOKAHEAD]):
-            return high
-        low, equal_to = 0, 0
-        high -= 1
+        low, equal_to, reach = 0, 0, 0
         while low < high:  # cuts before `low` are shared, the one at `high` and those after it are not
-            middle = (low + high) // 2
+            middle = min(reach, (low + high) // 2)  # texts often part early; what is compared is copied
             end = cuts[middle][0] + LOOKAHEAD
             if text[equal_to:end] == self.text[equal_to:end]:
-                low, equal_to = middle + 1, end
+                low, equal_to, reach = middle + 1, end, 2 * middle + 1
             else:
                 high = middle
         return low

@@ -59,8 +59,9 @@ class TokenizationSettings:
     ageing_bytes_per_s: NumBytes = 256 * _KIB
     """Short texts go first, but a text of this many bytes lets only those pass that come within a second after it."""
 
-    render_threshold: NumBytes = 16 * _KIB
-    """Chats with more characters than this are rendered in a thread, shorter ones in the event loop."""
+    render_threshold: NumBytes = 128 * _KIB
+    """Chats with more characters than this are rendered in a thread, shorter ones in the event loop. A message counts
+    as 1,024 characters, one of a tool as 9: templates take longer for those."""
 
     cache_max_bytes: NumBytes = 64 * _MIB
     """Memory of the cache of encoded texts, texts and ids both counted; 0 switches it off."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.cores import num_cores
+
 _PACKAGES = ("headrace", "tokenizers", "fastokens", "numpy", "uvloop")
 
 
@@ -24,7 +26,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def describe() -> Machine:
     return Machine(
         cpu=_cpu_name(),
-        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_cores=num_cores(),
         load=round(os.getloadavg()[0], 2),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
