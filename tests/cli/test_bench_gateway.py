@@ -9,7 +9,7 @@ from rich.console import Console
 
 from headrace.cli.benchmarks import machine
 from headrace.cli.benchmarks.engine_measures import spread
-from headrace.cli.benchmarks.gateway.contenders import OURS, PEERS, Place, new_keys_file, ours
+from headrace.cli.benchmarks.gateway.contenders import OURS, PEERS, Place, bare_relay, new_keys_file, ours
 from headrace.cli.benchmarks.gateway.figures import BARS, PARTS, Bar, Row, check
 from headrace.cli.benchmarks.gateway.job import Job, Outcome, Work
 from headrace.cli.benchmarks.gateway.load import Requests
@@ -202,8 +202,31 @@ def test_our_gateway_answers_the_load_byte_by_byte(endpoint: int, tmp_path: Path
     assert (done.error, done.num_done > 0) == (None, True)
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["closed", "streams"])
+def test_the_bare_relay_passes_on_what_the_endpoint_answers(
+    kind: str, endpoint: int, workload: Workload, tmp_path: Path
+) -> None:
+    work = workload.make("some", Shape(num_chats=2, body_bytes=70_000, num_events=200 if kind == "streams" else None))
+    port, spare_port = free_ports(2)
+    place = Place(
+        port=port,
+        spare_port=spare_port,
+        upstream_ports=[endpoint],
+        folder=tmp_path,
+        tokenizer=DEMO,
+        peers_root=tmp_path,
+    )
+    command = bare_relay(place).command
+    with PinnedProcess("bare relay", command, core=_core(), log=tmp_path / "log", environment={}) as relay:
+        relay.wait_until_answers(port, path="/health", timeout_s=30.0)
+        job = Job(kind=kind, port=port, num_connections=3, num_events=200, warm_up_s=0.1, measured_s=1.0)  # type: ignore[arg-type]  # a parameter
+        done = _do(job, work, tmp_path)
+    assert (done.error, done.num_done > 0) == (None, True)
+
+
 def test_a_peer_that_is_not_installed_is_none(tmp_path: Path) -> None:
     place = Place(
         port=1, spare_port=2, upstream_ports=[3], folder=tmp_path, tokenizer=DEMO, peers_root=tmp_path / "none"
     )
-    assert [make(place) for make in PEERS.values()] == [None] * len(PEERS)
+    assert [name for name, make in PEERS.items() if make(place) is not None] == ["bare relay"]

@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UpstreamError
+from headrace.gateway.http.chunks import content_of_chunks
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.http.plain_events import EventPipe
 from headrace.gateway.upstream.connection import UpstreamConnection, UpstreamTimeouts
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -33,11 +36,30 @@ class _Transport(asyncio.Transport):
         self._is_aborted = True
 
 
+class _Client(asyncio.Transport):
+    """At the end of a sink's pipe."""
+
+    def __init__(self, sink: "_Sink") -> None:
+        super().__init__()
+        self._sink = sink
+        self.num_writes = 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        content = content_of_chunks(bytes(data))
+        assert content is not None
+        self.num_writes += 1
+        self._sink.body += content
+
+
 class _Sink:
-    def __init__(self) -> None:
+    def __init__(self, *, has_pipe: bool = True) -> None:
+        self.has_pipe = has_pipe
+        self.pipe = EventPipe(_Client(self))
         self.body = b""
         self.num_ends = 0
-        self.num_passed = 0
         self.error: UpstreamError | None = None
 
     def on_head(self, head: ResponseHead) -> None:
@@ -46,10 +68,8 @@ class _Sink:
     def on_body(self, data: bytes) -> None:
         self.body += data
 
-    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
-        assert framed.startswith(b"%x\r\n" % len(data)) or framed.count(b"\r\n") > 2
-        self.num_passed += 1
-        self.body += data
+    def event_pipe(self) -> EventPipe | None:
+        return self.pipe if self.has_pipe else None
 
     def on_read_end(self) -> None:
         """Nothing is kept."""
@@ -66,8 +86,8 @@ class _Heads(_Sink):
         self.head = head
 
 
-def _read(reads: list[bytes]) -> tuple[_Sink, list[UpstreamConnection]]:
-    sink, idle = _Sink(), []
+def _read(reads: list[bytes], *, has_pipe: bool = True) -> tuple[_Sink, list[UpstreamConnection]]:
+    sink, idle = _Sink(has_pipe=has_pipe), []
 
     async def run() -> None:
         timeouts = UpstreamTimeouts(connect_s=1.0, first_byte_s=1.0, idle_s=1.0)
@@ -95,10 +115,12 @@ def test_any_cut_gives_the_whole_body_and_a_connection_to_use_again(parts: list[
     assert (sink.body, sink.num_ends, sink.error, len(idle)) == (b"".join(parts), 1, None, 1)
 
 
-def test_reads_of_one_chunk_each_go_past_the_parser() -> None:
+@pytest.mark.parametrize("has_pipe", [True, False])
+def test_reads_of_one_event_each_go_past_everybody(has_pipe: bool) -> None:
     parts = [b"data: %d\n\n" % number for number in range(20)]
-    sink, idle = _read([_HEAD, *_framed(parts)])
-    assert (sink.num_passed, sink.body, len(idle)) == (20, b"".join(parts), 1)
+    sink, idle = _read([_HEAD, *_framed(parts)], has_pipe=has_pipe)
+    assert (sink.body, sink.num_ends, len(idle)) == (b"".join(parts), 1, 1)
+    assert sink.pipe.num_events == (20 if has_pipe else 0)
 
 
 @settings(deadline=None, max_examples=40)

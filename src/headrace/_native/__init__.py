@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """HEADRACE_NATIVE_VERSION in native.h."""
 
 
@@ -23,6 +23,8 @@ class Compiled(Protocol):
     def own_hashes(self, ids: object, keys: object, block_size: int, /) -> bytes: ...
 
     def chain(self, ids: object, keys: object, block_size: int, start: int, salt: int, /) -> bytes: ...
+
+    def num_plain_events(self, data: bytes, /) -> int: ...
 
     def highest(self, key: int, names: list[str], /) -> int: ...
 

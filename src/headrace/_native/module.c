@@ -3,6 +3,7 @@
 
 static int (*const owners[])(PyObject *) = {
     headrace_add_chain,
+    headrace_add_events,
     headrace_add_rendezvous,
 };
 

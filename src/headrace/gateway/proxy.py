@@ -22,6 +22,7 @@ from headrace.gateway.event_boundary import EventBoundary
 from headrace.gateway.http.head import forwarded_request_head, relayed_lines
 from headrace.gateway.http.head_facts import Headers
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.http.plain_events import EventPipe
 from headrace.gateway.http.response_writer import ResponseWriter
 from headrace.gateway.identify import Call
 from headrace.gateway.retry import RETRIED_STATUSES, is_fault_status
@@ -196,15 +197,13 @@ class _Relay:
         else:
             self._send(data)
 
-    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
-        boundary = self._boundary
-        if boundary is None or boundary.is_holding or not data.endswith(b"\n\n") or b'"usage"' in data:
-            self.on_body(data)
-            self._client.flush()
-        else:
-            boundary.is_mid_event = False
-            self._plan.meter.feed(data)
-            self._client.pass_chunks(data, framed)
+    def event_pipe(self) -> EventPipe | None:
+        if self._boundary is None or not self._boundary.is_between_events:
+            return None
+        pipe = self._client.event_pipe()
+        if pipe is not None:
+            self._plan.meter.pipe = pipe
+        return pipe
 
     def on_read_end(self) -> None:
         self._client.flush()

@@ -80,6 +80,8 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
     is_text: bool
     holder: Holder
     chains: Sequence[PromptChain]
+    paths: Sequence[Path | None]
+    """Of each chain, through the index."""
     uses: Sequence[tuple[int, float]] = ()
     """Of a single prompt: up to which block the holder last used it when."""
 
@@ -98,7 +100,8 @@ class Router:
         choice = self.policy.choose(targets, _facts(prompt, views, targets, found))
         target, (num_cached, num_stored, _) = targets[choice.index], found.get(choice.index, _NOTHING)
         chosen, holder = views[target.block_size], target.holders[0]
-        routed = Routed(
+        uses = self.index.last_use_s(holder, chosen[0].path) if len(chosen) == 1 else ()
+        return Routed(
             index=choice.index,
             reason=choice.reason,
             num_new_tokens=max(1, prompt.num_tokens - num_cached),
@@ -107,19 +110,18 @@ class Router:
             is_text=prompt.is_text,
             holder=holder,
             chains=[view.prompt for view in chosen],
-            uses=self.index.last_use_s(holder, chosen[0].path) if len(chosen) == 1 else (),
+            paths=self._expect(holder, chosen, until_s=now + EXPECTED_S),
+            uses=uses,
         )
-        self._expect(holder, chosen, until_s=now + EXPECTED_S)
-        return routed
 
     def note_answering(self, routed: Routed, *, now: float) -> None:
         """The endpoint has begun to answer: the prompt is in its cache."""
         holder, are_told = routed.holder, routed.holder.has_events and not routed.is_text
-        for one in routed.chains:
+        for one, path in zip(routed.chains, routed.paths, strict=True):
             if are_told:
                 self.index.expect_until(holder, one.chain, until_s=now + EVENT_LAG_S)
             else:
-                self.index.store(holder, one.chain, now=now)
+                self.index.store(holder, one.chain, now=now, path=path)
 
     def note_cached_tokens(self, routed: Routed, num_cached_tokens: int) -> None:
         """The endpoint said how much of the prompt it had. Less than was known means that it has dropped something."""
@@ -138,10 +140,9 @@ class Router:
             views.append(_View(one, path, self.index.holdings(path, now=now)))
         return views
 
-    def _expect(self, holder: Holder, chosen: Sequence["_View"], *, until_s: float) -> None:
+    def _expect(self, holder: Holder, chosen: Sequence["_View"], *, until_s: float) -> list[Path | None]:
         path = chosen[0].path if len(chosen) == 1 else None  # what one prompt changes, another's path may not know
-        for view in chosen:
-            self.index.expect(holder, view.prompt.chain, until_s=until_s, path=path)
+        return [self.index.expect(holder, view.prompt.chain, until_s=until_s, path=path) for view in chosen]
 
     def __repr__(self) -> str:
         return f"Router({self.policy!r}, {self.index!r})"

@@ -4,7 +4,7 @@ Knows the shape of messages, nothing of Jinja. Messages given in are never chang
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -21,30 +21,46 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 def prepare_messages(messages: Sequence[Message], *, content_format: ContentFormat) -> list[dict[str, object]]:
-    """Copies of `messages` as a template of `content_format` reads them.
+    """The messages as a template of `content_format` reads them; copies, where anything is to be changed.
 
     Fields that are null are left out, as transformers does it. Text parts are joined by newlines for templates that
     want text. Raises InvalidRequestError or UnsupportedError, naming the field.
     """
     if not messages:
         raise InvalidRequestError("messages is empty; give at least one message", param="messages")
-    return [_prepare(message, at=f"messages[{index}]", form=content_format) for index, message in enumerate(messages)]
+    return [
+        message
+        if _is_ready(message, content_format)
+        else _prepare(message, at=f"messages[{index}]", form=content_format)
+        for index, message in enumerate(messages)
+    ]
 
 
 def num_text_chars(messages: Sequence[Message]) -> int:
     """Roughly how many characters of text the messages hold, counted without looking at the text."""
     num_chars = 0
     for message in messages:
-        if isinstance(message, dict | Mapping):
+        if type(message) is dict or isinstance(message, Mapping):  # the first is seen ten times faster
             for value in message.values():
-                num_chars += len(value) if isinstance(value, str) else _num_chars(value)
+                num_chars += len(value) if type(value) is str else _num_chars(value)
     return num_chars
+
+
+def _is_ready(message: Message, form: ContentFormat) -> TypeGuard[dict[str, object]]:
+    """Whether a template can read it as it is, as with most messages."""
+    return (
+        type(message) is dict
+        and len(message) == len(_PLAIN_FIELDS)
+        and type(message.get("role")) is str
+        and type(message.get("content")) is str
+        and form != "parts only"
+    )
 
 
 def _num_chars(value: object) -> int:
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, dict | Mapping):  # a dict is one too, and seen to be ten times faster
+    if type(value) is dict or isinstance(value, Mapping):
         return sum(_num_chars(item) for item in value.values())
     if isinstance(value, list | tuple):
         return sum(_num_chars(item) for item in value)
@@ -52,13 +68,11 @@ def _num_chars(value: object) -> int:
 
 
 def _prepare(message: Message, *, at: str, form: ContentFormat) -> dict[str, object]:
-    if not isinstance(message, dict | Mapping):
+    if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{at} is a {type(message).__name__}, not an object", param=at)
     if not isinstance(message.get("role"), str):
         raise InvalidRequestError(f"{at}.role is {message.get('role')!r}, not a string", param=f"{at}.role")
     prepared = {key: value for key, value in message.items() if value is not None}
-    if prepared.keys() == _PLAIN_FIELDS and form != "parts only" and isinstance(prepared["content"], str):
-        return prepared  # nothing to make ready, as in most messages
     if "content" in prepared:
         prepared["content"] = _content(prepared["content"], at=f"{at}.content", form=form)
     if "tool_calls" in prepared:

@@ -1,22 +1,16 @@
 """Chat templates, rendered as Hugging Face's transformers renders them.
 
-Owns the Jinja environment (sandboxed: templates come with models and are not trusted) and the choice between named
-templates. Knows nothing of tokens.
+Chooses between named templates and makes messages ready for the one that is chosen. Knows nothing of tokens.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import NoReturn
 
 import jinja2
-import jinja2.ext
 import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 
 from headrace.errors import InvalidRequestError, TokenizationError
 from headrace.tokenization.chat_messages import ContentFormat, Message, prepare_messages
+from headrace.tokenization.template_environment import TemplateEnvironment
 
 _RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
 
@@ -44,7 +38,7 @@ class ChatTemplate:
     def __init__(self, template: str | Mapping[str, str], *, special_tokens: Mapping[str, str] | None = None) -> None:
         self.sources = {"default": template} if isinstance(template, str) else dict(template)
         self._special_tokens = dict(special_tokens or {})
-        environment = _environment()
+        environment = TemplateEnvironment()
         self._compiled = {name: _compile(environment, source, name=name) for name, source in self.sources.items()}
         self._content_formats = {name: _content_format(environment, text) for name, text in self.sources.items()}
 
@@ -102,46 +96,6 @@ class ChatTemplate:
         return f"ChatTemplate({', '.join(sorted(self.sources))})"
 
 
-class _GenerationBlocks(jinja2.ext.Extension):
-    """Lets templates mark what the assistant generates with `{% generation %}`; the mark itself renders nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 reads a plain set
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.Scope(body, lineno=line)
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML; models were trained on plain JSON. Positional as templates call it."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005 - templates show the local date, as transformers does
-
-
 def _compile(environment: jinja2.Environment, source: str, *, name: str) -> jinja2.Template:
     try:
         template = environment.from_string(source)
@@ -161,8 +115,8 @@ def _checked(template_kwargs: Mapping[str, object] | None) -> Mapping[str, objec
 
 
 def _mark_final_message(messages: list[dict[str, object]]) -> str:
-    """Put the mark after the final message's text, in place; returns that text."""
-    final = messages[-1]
+    """Put the mark after the final message's text, in a copy of it; returns that text."""
+    final = messages[-1] = dict(messages[-1])
     content = final.get("content")
     if isinstance(content, str):
         final["content"] = content + _CONTINUE_MARK

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.gateway.prefix_index import Chain, ChainHasher, Held, Holder, PrefixIndex, StoredBlocks, chain_of
+from headrace.gateway.prefix_index import Chain, ChainHasher, Held, Holder, Path, PrefixIndex, StoredBlocks, chain_of
 
 HASHER = ChainHasher(1)
 START = HASHER.start()
@@ -49,6 +49,8 @@ class AgainstDictionary(RuleBasedStateMachine):
         """By hash, how many copies events have told of; of the last holder, what it has answered."""
         self.expected: list[set[int]] = [set() for _ in self.holders]
         self.prompts: set[tuple[int, ...]] = {()}
+        self.sent: list[tuple[Chain, Path]] = []
+        """To the last holder, and not answered yet."""
 
     @rule(which=st.integers(0, 1), blocks=PROMPTS, data=st.data())
     def store_by_event(self, which: int, blocks: list[int], data: st.DataObject) -> None:
@@ -86,7 +88,10 @@ class AgainstDictionary(RuleBasedStateMachine):
     def expect(self, which: int, blocks: list[int], was_followed: bool) -> None:
         chain = chain_for(blocks)
         path = self.index.follow(chain) if was_followed else None
-        self.index.expect(self.holders[which], chain, until_s=10.0, path=path)
+        path = self.index.expect(self.holders[which], chain, until_s=10.0, path=path)
+        assert path is not None
+        if which == 2:
+            self.sent.append((chain, path))
         self.expected[which] |= set(chain)
         self.prompts.add(tuple(blocks))
 
@@ -95,6 +100,13 @@ class AgainstDictionary(RuleBasedStateMachine):
         self.index.store(self.holders[2], chain_for(blocks), now=1.0)
         self.counts[2] |= dict.fromkeys(chain_for(blocks), 1)
         self.prompts.add(tuple(blocks))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def answer_what_was_sent(self, data: st.DataObject) -> None:
+        chain, path = self.sent.pop(data.draw(st.integers(0, len(self.sent) - 1)))
+        self.index.store(self.holders[2], chain, now=1.0, path=path)
+        self.counts[2] |= dict.fromkeys(chain, 1)
 
     @precondition(lambda self: len(self.prompts) < 60)
     @invariant()
@@ -133,6 +145,7 @@ class Bounded(RuleBasedStateMachine):
         self.holder = self.index.add_holder("a")
         self.holder.has_events = True
         self.has: set[int] = set()
+        self.sent: list[tuple[Chain, Path]] = []
 
     @rule(blocks=PROMPTS)
     def store(self, blocks: list[int]) -> None:
@@ -144,6 +157,20 @@ class Bounded(RuleBasedStateMachine):
     def answer(self, blocks: list[int]) -> None:
         self.index.store(self.holder, chain_for(blocks), now=1.0)
         self.has |= set(chain_for(blocks))
+
+    @rule(blocks=PROMPTS)
+    def send(self, blocks: list[int]) -> None:
+        chain = chain_for(blocks)
+        path = self.index.expect(self.holder, chain, until_s=10.0)
+        assert path is not None
+        self.sent.append((chain, path))
+        self.has |= set(chain)
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def answer_what_was_sent(self, data: st.DataObject) -> None:
+        chain, path = self.sent.pop(data.draw(st.integers(0, len(self.sent) - 1)))
+        self.index.store(self.holder, chain, now=1.0, path=path)
 
     @rule(blocks=PROMPTS)
     def look(self, blocks: list[int]) -> None:

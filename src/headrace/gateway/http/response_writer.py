@@ -12,6 +12,7 @@ from typing import Protocol
 from headrace.gateway.http.head import lines_of, response_head
 from headrace.gateway.http.head_facts import Headers
 from headrace.gateway.http.message import Request
+from headrace.gateway.http.plain_events import EventPipe
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -44,6 +45,7 @@ class ResponseWriter:
         self.producer: Producer | None = None
         self._is_chunked = False
         self._parts: list[bytes] = []
+        self._pipe: EventPipe | None = None
 
     def start(self, *, status: int, reason: bytes | None = None, lines: bytes, content_length: int | None) -> None:
         """Begin the answer; the head leaves with the first bytes of the body, or with `flush`. `lines` are its fields,
@@ -74,13 +76,13 @@ class ResponseWriter:
         else:
             self._parts.append(data)
 
-    def pass_chunks(self, data: bytes, framed: bytes) -> None:
-        """`send` and `flush` of `data`, for which `framed` is whole chunks already."""
+    def event_pipe(self) -> EventPipe | None:
+        """Where whole chunks may go as they are, between two calls of the others; None where they may not."""
         if not self._is_chunked or self._is_head or self._parts:
-            self.send(data)
-            self.flush()
-        elif not self._transport.is_closing():
-            self._transport.write(framed)
+            return None
+        if self._pipe is None:
+            self._pipe = EventPipe(self._transport)
+        return self._pipe
 
     def flush(self) -> None:
         """Hand what was added to the transport, in one write."""

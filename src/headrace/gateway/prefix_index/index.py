@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from headrace.gateway.prefix_index.chain import Chain, ChainHasher
 from headrace.gateway.prefix_index.run import BlockName, Hold, Run
-from headrace.gateway.prefix_index.runs import Path, Runs
+from headrace.gateway.prefix_index.runs import Path, Runs, still_leads_along
 
 
 class Holder:
@@ -128,20 +128,22 @@ class PrefixIndex:
         """How much one of them has."""
         return self.holdings(path, now=now).get(holder.slot, NOTHING_HELD)
 
-    def expect(self, holder: Holder, chain: Chain, *, until_s: float, path: Path | None = None) -> None:
+    def expect(self, holder: Holder, chain: Chain, *, until_s: float, path: Path | None = None) -> Path | None:
         """A prompt is sent to the holder and will be in its cache; believed until then.
 
-        `path` is what `follow` said of it, if that is still good; it is used up.
+        `path` is what `follow` said of it, if that is still good; it is used up. What comes back is for `store`.
         """
         if holder.is_removed:
-            return
-        for run, num_blocks in self._runs.extend(chain, path):
+            return None
+        path = self._runs.extend(chain, path)
+        for run, num_blocks in path:
             hold = _hold_of(run, holder)
             hold.num_expected = num_blocks
             if hold.expected_until_s < until_s:
                 hold.expected_until_s = until_s
             self._runs.weigh(run)
         self._runs.make_room()
+        return path
 
     def expect_until(self, holder: Holder, chain: Chain, *, until_s: float) -> None:
         """What was expected of this prompt is believed no longer than that: by then events have told."""
@@ -150,11 +152,16 @@ class PrefixIndex:
             if hold is not None and hold.expected_until_s > until_s:
                 hold.expected_until_s = until_s
 
-    def store(self, holder: Holder, chain: Chain, *, now: float) -> None:
-        """The holder has answered this prompt, and so has it in its cache; nothing of it is on its way any more."""
+    def store(self, holder: Holder, chain: Chain, *, now: float, path: Path | None = None) -> None:
+        """The holder has answered this prompt, and so has it in its cache; nothing of it is on its way any more.
+
+        `path` is what `expect` gave, however long ago; it is used up.
+        """
         if holder.is_removed:
             return
-        for run, num_blocks in self._runs.extend(chain):
+        if path is not None and not still_leads_along(chain, path):
+            path = None
+        for run, num_blocks in self._runs.extend(chain, path):
             hold = _hold_of(run, holder)
             hold.num_stored, hold.beyond = num_blocks, 0
             hold.stored_s = now

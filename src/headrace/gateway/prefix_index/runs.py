@@ -56,8 +56,8 @@ class Runs:
     def extend(self, chain: Chain, path: Path | None = None) -> Path:
         """The path along the whole chain, marked as just used; the last run ends where the chain ends.
 
-        What is not known yet is appended to the last run, or becomes a new one. `path`, what `follow` has just said, is
-        changed.
+        What is not known yet is appended to the last run, or becomes a new one. `path`, what `follow` has just said, or
+        this has, and it still leads along, is changed.
         """
         path = self.follow(chain) if path is None else path
         position = sum([num_blocks for _, num_blocks in path])
@@ -195,6 +195,17 @@ class Runs:
             for name in (hold.names or {}).values():
                 self._names.drop(slot, name)
         run.holds.clear()
+
+
+def still_leads_along(chain: Chain, path: Path) -> bool:
+    """Whether a path along the whole chain is still that: runs grow at their end only, and one that is cut gets another
+    head."""
+    position = 0
+    for run, num_blocks in path:
+        if run.is_gone or run.hashes[0] != chain[position]:
+            return False
+        position += num_blocks
+    return True
 
 
 def place_of(run: Run, index: int) -> int:

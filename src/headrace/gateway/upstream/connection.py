@@ -20,6 +20,7 @@ import httptools
 from headrace.errors import UpstreamConnectError, UpstreamError, UpstreamProtocolError, UpstreamTimeoutError
 from headrace.gateway.http.chunks import content_of_chunks
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.http.plain_events import EventPipe, num_plain_events
 from headrace.gateway.http.whole import Whole, whole_message
 
 _LOG = logging.getLogger(__name__)
@@ -46,8 +47,9 @@ class AnswerSink(Protocol):
 
     def on_body(self, data: bytes) -> None: ...
 
-    def on_chunks(self, data: bytes, framed: bytes, /) -> None:
-        """In place of `on_body` and `on_read_end` where a read was whole chunks: what they hold, and the read."""
+    def event_pipe(self) -> EventPipe | None:
+        """Asked after a read that ended between chunks: where reads of whole events that tell no usage may go from now
+        on, until a read is something else; the sink does not hear of them. None: nowhere."""
 
     def on_read_end(self) -> None: ...
 
@@ -85,6 +87,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_chunked = False
         self._is_in_chunk = False
         self._is_between_chunks = False
+        self._pipe: EventPipe | None = None
+        self._idle_s = timeouts.idle_s
         self._known: _KnownHead | None = None
         self.num_exchanges = 0
         self.has_answered = False
@@ -110,7 +114,7 @@ class UpstreamConnection(asyncio.Protocol):
     def abandon(self) -> None:
         """Nobody wants the answer any more: close at once, so that the endpoint stops working on it. The sink hears
         nothing more. Safe to call at any time."""
-        self._sink = None
+        self._sink = self._pipe = None
         self.deadline_s = None
         self._is_dirty = True
         self._transport.abort()
@@ -133,7 +137,7 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
             if self._sink is not None:
-                self.deadline_s = self._loop.time() + self._timeouts.idle_s
+                self.deadline_s = self._loop.time() + self._idle_s
 
     # what the transport tells
 
@@ -143,6 +147,14 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
             self.abandon()  # an endpoint that speaks without being asked
+            return
+        pipe = self._pipe
+        if pipe is not None and (num_events := num_plain_events(data)):
+            # Nearly every token of every stream comes here, so nothing is asked that `event_pipe` has answered.
+            self.deadline_s = self._loop.time() + self._idle_s
+            pipe.num_events += num_events
+            if not pipe.transport.is_closing():
+                pipe.transport.write(data)
             return
         if self._is_between_chunks and self._pass_chunks(data):
             return
@@ -169,6 +181,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._known = self._known_head(whole)
         self._is_between_chunks = self._is_chunked and not self._is_in_chunk and data.endswith(b"\r\n")
         self._after_read()
+        self._open_pipe()
 
     def _pass_chunks(self, data: bytes) -> bool:
         """Hand on a read that is whole chunks; False for any other (rule 4)."""
@@ -176,9 +189,18 @@ class UpstreamConnection(asyncio.Protocol):
         if content is None:
             return False
         assert self._sink is not None
-        self.deadline_s = self._loop.time() + self._timeouts.idle_s  # before the sink, which may pause
-        self._sink.on_chunks(content, data)
+        self.deadline_s = self._loop.time() + self._idle_s  # before the sink, which may pause
+        self._sink.on_body(content)
+        if self._sink is not None:
+            self._sink.on_read_end()
+        self._open_pipe()
         return True
+
+    def _open_pipe(self) -> None:
+        """After a read: whether the next one may pass unseen, if it is whole events."""
+        self._pipe = None
+        if self._sink is not None and self._is_between_chunks and not self._is_dirty:
+            self._pipe = self._sink.event_pipe()
 
     def _known_head(self, whole: Whole) -> "_KnownHead | None":
         """What was just read, for the next answer like it."""
@@ -212,7 +234,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         sink.on_read_end()
         if self._sink is not None and self._head is not None and self._transport.is_reading():
-            self.deadline_s = self._loop.time() + self._timeouts.idle_s  # a head in drips gets no more time
+            self.deadline_s = self._loop.time() + self._idle_s  # a head in drips gets no more time
 
     def eof_received(self) -> bool:
         if self._sink is not None and self._ends_with_connection:
@@ -235,7 +257,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abandon()  # idle for long enough
             return
         what = "began no answer" if self._head is None else "fell silent in an answer"
-        limit_s = self._timeouts.first_byte_s if self._head is None else self._timeouts.idle_s
+        limit_s = self._timeouts.first_byte_s if self._head is None else self._idle_s
         self._fail(UpstreamTimeoutError(f"Endpoint {self._name} {what} within {limit_s:g} s."))
 
     # llhttp's callbacks, in the order in which they come
@@ -291,7 +313,7 @@ class UpstreamConnection(asyncio.Protocol):
     # the ends of an exchange
 
     def _complete(self, sink: AnswerSink) -> None:
-        self._sink = None
+        self._sink = self._pipe = None
         self._head = None
         self._ends_with_connection = False
         self._is_chunked = False
@@ -306,7 +328,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._on_idle(self)
 
     def _fail(self, error: UpstreamError) -> None:
-        sink, self._sink = self._sink, None
+        sink, self._sink, self._pipe = self._sink, None, None
         self._is_dirty = True
         self.deadline_s = None
         self._transport.abort()

@@ -88,8 +88,8 @@ class _Collector:
             self._connection.abandon()
             self.on_end(UpstreamProtocolError(f"The answer has more than {self._max_bytes} bytes."))
 
-    def on_chunks(self, data: bytes, _: bytes, /) -> None:
-        self.on_body(data)
+    def event_pipe(self) -> None:
+        return None
 
     def on_read_end(self) -> None:
         """Nothing to hand on."""

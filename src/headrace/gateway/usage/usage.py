@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headrace.gateway.http.message import ResponseHead
+from headrace.gateway.http.plain_events import EventPipe
 from headrace.gateway.routes import UsageForm
 from headrace.gateway.usage.forms import Usage, form_of
 
@@ -113,7 +114,7 @@ _NO_USAGE = NoUsage()
 class Meter:
     """What one request has used, as far as its answer has told so far; whoever sends the request on keeps it."""
 
-    __slots__ = ("_form", "_reader", "feed", "is_sent", "status", "usage")
+    __slots__ = ("_form", "_reader", "feed", "is_sent", "pipe", "status", "usage")
 
     def __init__(self, form: UsageForm = "openai") -> None:
         self.is_sent = False
@@ -124,6 +125,8 @@ class Meter:
         """To be given each part of the body. The reader's own, as `usage` is: each event of a stream passes here."""
         self.usage: Callable[[], Usage | None] = _NO_USAGE.result
         """The usage, once the answer has told it."""
+        self.pipe: EventPipe | None = None
+        """By which events without usage pass that are not fed."""
         self._form: UsageForm = form
         self._reader: UsageReader = _NO_USAGE
 
@@ -136,7 +139,7 @@ class Meter:
     @property
     def num_events(self) -> int:
         """Events of a stream so far."""
-        return self._reader.num_events
+        return self._reader.num_events + (0 if self.pipe is None else self.pipe.num_events)
 
     def __repr__(self) -> str:
         return f"Meter(is_sent={self.is_sent}, status={self.status})"

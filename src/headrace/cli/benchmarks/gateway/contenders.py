@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from headrace.gateway.admission.token_bucket import MAX_PER_MINUTE
 OURS = "headrace"
 _NUM_KEYS = 64
 """Of which each chat has one: together they may use more tokens a minute than the highest limit of one."""
+_BARE_RELAY = "headrace.cli.benchmarks.gateway.bare_relay"
 _NO_LITELLM_NETWORK = {
     "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -93,6 +94,12 @@ def ours(place: Place, *, keys_file: Path, version: str) -> Contender:
         *("--tokenizer-path", str(place.tokenizer), "--log-level", "warning"),
     ]
     return Contender(name=OURS, version=version, port=place.port, command=command, is_exact=True)
+
+
+def bare_relay(place: Place) -> Contender:
+    """No gateway: what passing the bytes on costs by itself."""
+    command = [sys.executable, "-m", _BARE_RELAY, str(place.port), *map(str, place.upstream_ports)]
+    return Contender(name="bare relay", version="no gateway", port=place.port, command=command, is_exact=True)
 
 
 def smg(place: Place) -> Contender | None:
@@ -200,7 +207,8 @@ def production_stack(place: Place) -> Contender | None:
     return Contender(name="production-stack", version=version, port=place.port, command=command)
 
 
-PEERS = {
+PEERS: Mapping[str, Callable[[Place], Contender | None]] = {
+    "bare relay": bare_relay,
     "smg": smg,
     "sglang-router": sglang_router,
     "vllm-router": vllm_router,

@@ -133,9 +133,9 @@ class Upstream:
             data = b"".join(connection.parts)
             connection.parts = []
         head_end = data.find(b"\r\n\r\n")
-        num_missing = _num_missing(data, head_end)
-        if num_missing:
-            connection.parts, connection.num_missing = [data], num_missing
+        missing = num_missing(data, head_end)
+        if missing:
+            connection.parts, connection.num_missing = [data], missing
             return
         self._answer(connection, data, head_end)
 
@@ -208,8 +208,9 @@ class Upstream:
         connection.sock.close()
 
 
-def _num_missing(data: bytes, head_end: int) -> int:
-    """How many bytes are still to come; 1 where that is not known."""
+def num_missing(data: bytes, head_end: int) -> int:
+    """How many bytes of a message are still to come that begins like `data`, its head ending there (-1: not yet); 1
+    where that is not known."""
     if head_end < 0:
         return 1
     if found := _LENGTH.search(data, 0, head_end):

@@ -1,0 +1,117 @@
+"""What passing bytes on costs by itself, on the event loop that our gateway runs on: the floor under its figures.
+
+Run as a process of its own: `python -m headrace.cli.benchmarks.gateway.bare_relay PORT UPSTREAM_PORT [...]`. It finds
+out where messages end and nothing else, and takes the endpoints in turns: no gateway, since it has no limits,
+time-outs, retries or backpressure, and tells its clients nothing when an endpoint fails.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from itertools import cycle
+
+import uvloop
+
+from headrace.cli.benchmarks.gateway.upstream import num_missing
+
+_HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class _Relay:
+    """The connections to the endpoints that nobody uses now, and whose turn it is."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = cycle(ports)
+        self._idle: dict[int, list[_Endpoint]] = {port: [] for port in ports}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, request: bytes, client: "_Client") -> None:
+        port = next(self._ports)
+        if idle := self._idle[port]:
+            idle.pop().send(request, client)
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(port, request, client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, port: int, request: bytes, client: "_Client") -> None:
+        loop = asyncio.get_running_loop()
+        _, endpoint = await loop.create_connection(lambda: _Endpoint(self._idle[port]), "127.0.0.1", port)
+        endpoint.send(request, client)
+
+
+class _Endpoint(asyncio.Protocol):
+    """One connection to an endpoint, for one client at a time."""
+
+    def __init__(self, idle: "list[_Endpoint]") -> None:
+        self._idle = idle
+        self._client: _Client | None = None
+        self._num_missing: int | None = None
+        """Bytes of the answer that are still to come; None before its head has come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+
+    def send(self, request: bytes, client: "_Client") -> None:
+        self._client, self._num_missing = client, None
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._client is not None
+        self._client.transport.write(data)
+        if self._num_missing is None:  # the fake endpoint sends the head in one piece
+            self._num_missing = num_missing(data, data.find(b"\r\n\r\n"))
+            self._is_chunked = b"chunked" in data[: data.find(b"\r\n\r\n")]
+        elif self._is_chunked:
+            self._num_missing = 0 if data.endswith(b"0\r\n\r\n") else 1
+        else:
+            self._num_missing -= len(data)
+        if not self._num_missing:
+            self._client = None
+            self._idle.append(self)
+
+
+class _Client(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, relay: _Relay) -> None:
+        self._relay = relay
+        self._parts: list[bytes] = []
+        self._num_missing = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._parts:
+            self._parts.append(data)
+            self._num_missing -= len(data)
+            if self._num_missing > 0:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        if missing := num_missing(data, data.find(b"\r\n\r\n")):
+            self._parts, self._num_missing = [data], missing
+        elif data.startswith(b"GET"):
+            self.transport.write(_HEALTHY)
+        else:
+            self._relay.send(data, self)
+
+
+async def _serve(port: int, upstream_ports: Sequence[int]) -> None:
+    loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, is_over.set)
+    relay = _Relay(upstream_ports)
+    server = await loop.create_server(lambda: _Client(relay), "127.0.0.1", port, backlog=4096)
+    await is_over.wait()
+    server.close()
+
+
+def main() -> None:
+    port, *upstream_ports = map(int, sys.argv[1:])
+    uvloop.run(_serve(port, upstream_ports))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Reads of a stream of events that can be handed on unseen: whole chunks of whole events that tell no usage. Pure.
+
+Nearly every token of every stream is such a read, so this is also compiled.
+"""
+
+import asyncio
+import re
+
+from headrace._native import compiled
+
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
+_MARK = b'"usage"'
+
+
+def in_python(data: bytes) -> int:
+    """How many events are in `data`, if these are whole chunks of whole events without usage; else 0.
+
+    An event may not begin with an empty line, so that events are counted as in their text without the chunks.
+    """
+    position, num_bytes, num_events = 0, len(data), 0
+    while position < num_bytes:
+        size = _SIZE.match(data, position)
+        if size is None:
+            return 0
+        begin = size.end()
+        end = begin + int(size[1], 16)
+        if not data.endswith(b"\n\n", begin, end) or data[end : end + 2] != b"\r\n":
+            return 0
+        if data.startswith(b"\n", begin) or data.find(_MARK, begin, end) >= 0:
+            return 0
+        num_events += data.count(b"\n\n", begin, end)
+        position = end + 2
+    return num_events
+
+
+class EventPipe:
+    """A client to whom such reads may go as they are, past all who would look into them."""
+
+    __slots__ = ("num_events", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.num_events = 0
+        """That went this way."""
+
+
+num_plain_events = compiled.num_plain_events if compiled is not None else in_python
+"""`in_python`, or its equal in C."""
