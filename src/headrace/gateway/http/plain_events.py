@@ -3,8 +3,8 @@
 Nearly every token of every stream is such a read, so this is also compiled.
 """
 
-import asyncio
 import re
+from typing import Protocol
 
 from headrace._native import compiled
 
@@ -33,12 +33,20 @@ def in_python(data: bytes) -> int:
     return num_events
 
 
+class Client(Protocol):
+    """What of a client's transport is used."""
+
+    def is_closing(self) -> bool: ...
+
+    def write(self, data: bytes, /) -> None: ...
+
+
 class EventPipe:
     """A client to whom such reads may go as they are, past all who would look into them."""
 
     __slots__ = ("num_events", "transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: Client) -> None:
         self.transport = transport
         self.num_events = 0
         """That went this way."""
