@@ -1,6 +1,7 @@
 """A tokenizer whose shortcuts an examiner compares: the same ids, and the reference only while it is needed."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -152,6 +153,21 @@ def test_an_examiner_answers_and_ends() -> None:
         examination.receive(Verdict)
     examiners.finish(examination)
     assert "num_running=0, num_started=1" in repr(examiners)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has SCHED_IDLE")
+@pytest.mark.parametrize("niceness", [0, 10])
+def test_an_examiner_that_is_in_no_hurry_makes_way_at_once(niceness: int) -> None:
+    examiners = Examiners()
+    question = Admit(definition=demo_definition(), choice="reference", uses_cuts=True)
+    examination = examiners.start(question, niceness=niceness)
+    examination.receive(Facts)
+    pid = examination._popen.pid
+    nice_of_us = os.getpriority(os.PRIO_PROCESS, 0)
+    expected = (os.SCHED_IDLE, min(19, nice_of_us + niceness)) if niceness else (os.sched_getscheduler(0), nice_of_us)
+    assert (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)) == expected
+    examiners.finish(examination)
 
 
 @pytest.mark.integration

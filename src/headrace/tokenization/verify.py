@@ -30,7 +30,7 @@ _MAX_WAITING = 4
 _MAX_HELD_CHARS = 512 * 1024
 """Of all results that wait for an examiner."""
 _NICENESS = 10
-"""An examiner that compares in idle time takes a tenth of a core that is busy."""
+"""An examiner that compares in idle time takes what nobody else wants (a tenth of a busy core outside Linux)."""
 _REST_AFTER_FAILURE_S = 60.0
 
 _HANDING_OVER_S = 200e-6

@@ -1,11 +1,10 @@
-"""An examiner: `python -m headrace.tokenization.examiner.process FD LIMIT_S NICENESS`, FD being its end of the socket.
+"""An examiner: a process that `examination` starts with `FD LIMIT_S NICENESS`, FD being its end of the socket.
 
 It reads one question, answers it and ends; also when the other end of the socket closes, and by a watchdog of the
 interpreter when it has lived for LIMIT_S.
 """
 
 import faulthandler
-import os
 import signal
 import socket
 import sys
@@ -102,17 +101,12 @@ def _question(sock: socket.socket) -> Question | None:
 
 
 def main() -> None:
-    fd, limit_s, niceness = sys.argv[1:]
+    fd, limit_s, _ = sys.argv[1:]  # the last one is for what comes before this module: see `examination`
     # Interrupts and SIGTERM are for the process that started this one, which ends it when it likes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.dump_traceback_later(float(limit_s), exit=True)
-    os.nice(int(niceness))
     try:
         serve(int(fd))
     except BrokenPipeError:
         sys.exit(1)  # nobody waits for the answer
-
-
-if __name__ == "__main__":
-    main()
