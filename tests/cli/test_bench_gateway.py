@@ -147,6 +147,19 @@ def _core() -> int:
     return min(os.sched_getaffinity(0))
 
 
+def _place(endpoint: int, folder: Path) -> Place:
+    """In front of one endpoint."""
+    port, spare_port = free_ports(2)
+    return Place(
+        port=port,
+        spare_port=spare_port,
+        upstream_ports=[endpoint],
+        folder=folder,
+        tokenizer=DEMO,
+        peers_root=folder,
+    )
+
+
 def _do(job: Job, work: Work, folder: Path) -> Outcome:
     write(work, folder / "work")
     return run_job(msgspec.structs.replace(job, work=str(folder / "work")), core=_core())
@@ -186,19 +199,11 @@ def test_streams_come_whole_with_the_times_of_their_events(endpoint: int, worklo
 def test_our_gateway_answers_the_load_byte_by_byte(endpoint: int, tmp_path: Path) -> None:
     keys = new_keys_file(tmp_path / "keys.yaml")
     work = Workload(DEMO, api_keys=keys).make("some", Shape(num_chats=4, body_bytes=1500))
-    port, spare_port = free_ports(2)
-    place = Place(
-        port=port,
-        spare_port=spare_port,
-        upstream_ports=[endpoint],
-        folder=tmp_path,
-        tokenizer=DEMO,
-        peers_root=tmp_path,
-    )
+    place = _place(endpoint, tmp_path)
     contender = ours(place, keys_file=tmp_path / "keys.yaml", version="0")
     with PinnedProcess(OURS, contender.command, core=_core(), log=tmp_path / "log", environment={}) as gateway:
-        gateway.wait_until_answers(port, path="/health", timeout_s=30.0)
-        done = _do(Job(port=port, num_connections=4, measured_s=1.0, pids=gateway.pids), work, tmp_path)
+        gateway.wait_until_answers(place.port, path="/health", timeout_s=30.0)
+        done = _do(Job(port=place.port, num_connections=4, measured_s=1.0, pids=gateway.pids), work, tmp_path)
     assert (done.error, done.num_done > 0) == (None, True)
 
 
@@ -208,19 +213,11 @@ def test_the_bare_relay_passes_on_what_the_endpoint_answers(
     kind: str, endpoint: int, workload: Workload, tmp_path: Path
 ) -> None:
     work = workload.make("some", Shape(num_chats=2, body_bytes=70_000, num_events=200 if kind == "streams" else None))
-    port, spare_port = free_ports(2)
-    place = Place(
-        port=port,
-        spare_port=spare_port,
-        upstream_ports=[endpoint],
-        folder=tmp_path,
-        tokenizer=DEMO,
-        peers_root=tmp_path,
-    )
+    place = _place(endpoint, tmp_path)
     command = bare_relay(place).command
     with PinnedProcess("bare relay", command, core=_core(), log=tmp_path / "log", environment={}) as relay:
-        relay.wait_until_answers(port, path="/health", timeout_s=30.0)
-        job = Job(kind=kind, port=port, num_connections=3, num_events=200, warm_up_s=0.1, measured_s=1.0)  # type: ignore[arg-type]  # a parameter
+        relay.wait_until_answers(place.port, path="/health", timeout_s=30.0)
+        job = Job(kind=kind, port=place.port, num_connections=3, num_events=200, warm_up_s=0.1, measured_s=1.0)  # type: ignore[arg-type]  # a parameter
         done = _do(job, work, tmp_path)
     assert (done.error, done.num_done > 0) == (None, True)
 

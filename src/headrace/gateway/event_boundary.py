@@ -16,13 +16,11 @@ class EventBoundary:
         self._held = bytearray()
         self.is_mid_event = False
         """Whether a piece of an event was given out whose end was not."""
-        self.is_between_events = True
-        """Whether neither that is so nor the beginning of an event waits for its end."""
 
     def push(self, data: bytes) -> bytes:
         """What can be handed on now: whole events, or nothing."""
         if not self._held and data.endswith(_BOUNDARIES):
-            self.is_mid_event, self.is_between_events = False, True
+            self.is_mid_event = False
             return data
         search_from = max(0, len(self._held) - 3)
         self._held += data
@@ -34,8 +32,12 @@ class EventBoundary:
             self.is_mid_event = True
         whole = bytes(self._held[:end])
         del self._held[:end]
-        self.is_between_events = not self._held and not self.is_mid_event
         return whole
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether all events that have begun were given out whole."""
+        return not self._held and not self.is_mid_event
 
     def take_rest(self) -> bytes:
         """What was held: the beginning of an event, or what follows the last one."""

@@ -16,7 +16,6 @@ Message: TypeAlias = Mapping[str, object]
 ContentFormat: TypeAlias = Literal["string", "parts", "parts only"]
 """How a template reads `content`: text only; text or a list of parts, as given; a list of parts only."""
 
-_PLAIN_FIELDS = {"role", "content"}
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -50,7 +49,7 @@ def _is_ready(message: Message, form: ContentFormat) -> TypeGuard[dict[str, obje
     """Whether a template can read it as it is, as with most messages."""
     return (
         type(message) is dict
-        and len(message) == len(_PLAIN_FIELDS)
+        and len(message) == 2
         and type(message.get("role")) is str
         and type(message.get("content")) is str
         and form != "parts only"

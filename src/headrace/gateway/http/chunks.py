@@ -9,11 +9,11 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 _NUM_END_BYTES = 2
 
 
-def content_of_chunks(data: bytes) -> bytes | None:
-    """What the chunks in `data` hold; None unless it is one or more whole chunks, without extensions, none of them the
-    last one of a body."""
+def bounds_of_chunks(data: bytes) -> list[tuple[int, int]] | None:
+    """Where what each chunk in `data` holds begins and ends; None unless these are whole chunks, without extensions,
+    none of them the last one of a body."""
     position, num_bytes = 0, len(data)
-    parts: list[bytes] = []
+    bounds: list[tuple[int, int]] = []
     while position < num_bytes:
         size = _SIZE.match(data, position)
         if size is None:
@@ -23,5 +23,11 @@ def content_of_chunks(data: bytes) -> bytes | None:
         position = end + _NUM_END_BYTES
         if end == begin or data[end:position] != b"\r\n":
             return None
-        parts.append(data[begin:end])
-    return parts[0] if len(parts) == 1 else b"".join(parts) or None
+        bounds.append((begin, end))
+    return bounds
+
+
+def content_of_chunks(data: bytes) -> bytes | None:
+    """What the chunks in `data` hold together; None where they are no whole chunks, and for no chunk at all."""
+    bounds = bounds_of_chunks(data)
+    return b"".join([data[begin:end] for begin, end in bounds]) if bounds else None

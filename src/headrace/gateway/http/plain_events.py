@@ -3,12 +3,11 @@
 Nearly every token of every stream is such a read, so this is also compiled.
 """
 
-import re
 from typing import Protocol
 
 from headrace._native import compiled
+from headrace.gateway.http.chunks import bounds_of_chunks
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 _MARK = b'"usage"'
 
 
@@ -17,20 +16,11 @@ def in_python(data: bytes) -> int:
 
     An event may not begin with an empty line, so that events are counted as in their text without the chunks.
     """
-    position, num_bytes, num_events = 0, len(data), 0
-    while position < num_bytes:
-        size = _SIZE.match(data, position)
-        if size is None:
+    bounds = bounds_of_chunks(data) or ()
+    for begin, end in bounds:
+        if not data.endswith(b"\n\n", begin, end) or data.startswith(b"\n", begin) or data.find(_MARK, begin, end) >= 0:
             return 0
-        begin = size.end()
-        end = begin + int(size[1], 16)
-        if not data.endswith(b"\n\n", begin, end) or data[end : end + 2] != b"\r\n":
-            return 0
-        if data.startswith(b"\n", begin) or data.find(_MARK, begin, end) >= 0:
-            return 0
-        num_events += data.count(b"\n\n", begin, end)
-        position = end + 2
-    return num_events
+    return sum([data.count(b"\n\n", begin, end) for begin, end in bounds])
 
 
 class Client(Protocol):

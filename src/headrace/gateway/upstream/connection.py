@@ -88,7 +88,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_in_chunk = False
         self._is_between_chunks = False
         self._pipe: EventPipe | None = None
-        self._idle_s = timeouts.idle_s
         self._known: _KnownHead | None = None
         self.num_exchanges = 0
         self.has_answered = False
@@ -137,7 +136,7 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
             if self._sink is not None:
-                self.deadline_s = self._loop.time() + self._idle_s
+                self.deadline_s = self._loop.time() + self._timeouts.idle_s
 
     # what the transport tells
 
@@ -151,7 +150,7 @@ class UpstreamConnection(asyncio.Protocol):
         pipe = self._pipe
         if pipe is not None and (num_events := num_plain_events(data)):
             # Nearly every token of every stream comes here, so nothing is asked that `event_pipe` has answered.
-            self.deadline_s = self._loop.time() + self._idle_s
+            self.deadline_s = self._loop.time() + self._timeouts.idle_s
             pipe.num_events += num_events
             if not pipe.transport.is_closing():
                 pipe.transport.write(data)
@@ -189,7 +188,7 @@ class UpstreamConnection(asyncio.Protocol):
         if content is None:
             return False
         assert self._sink is not None
-        self.deadline_s = self._loop.time() + self._idle_s  # before the sink, which may pause
+        self.deadline_s = self._loop.time() + self._timeouts.idle_s  # before the sink, which may pause
         self._sink.on_body(content)
         if self._sink is not None:
             self._sink.on_read_end()
@@ -234,7 +233,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         sink.on_read_end()
         if self._sink is not None and self._head is not None and self._transport.is_reading():
-            self.deadline_s = self._loop.time() + self._idle_s  # a head in drips gets no more time
+            self.deadline_s = self._loop.time() + self._timeouts.idle_s  # a head in drips gets no more time
 
     def eof_received(self) -> bool:
         if self._sink is not None and self._ends_with_connection:
@@ -257,7 +256,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abandon()  # idle for long enough
             return
         what = "began no answer" if self._head is None else "fell silent in an answer"
-        limit_s = self._timeouts.first_byte_s if self._head is None else self._idle_s
+        limit_s = self._timeouts.first_byte_s if self._head is None else self._timeouts.idle_s
         self._fail(UpstreamTimeoutError(f"Endpoint {self._name} {what} within {limit_s:g} s."))
 
     # llhttp's callbacks, in the order in which they come
