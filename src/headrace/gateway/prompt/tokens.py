@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from headrace.aio.rounds import RoundBatch
 from headrace.errors import ContextLengthError, HeadraceError, OverloadedError, RequestError
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.remote_tokenizers import RemoteTokenizers, key_of
@@ -56,6 +57,7 @@ class PromptCounter:
         self._timeout_s = timeout_s
         self._remote = remote
         self._mode: TokenizerMode = mode
+        self._count_now = RoundBatch(self._counted_now)
 
     async def count(self, call: Call) -> PromptCount:
         """The count. What is wrong with a prompt is for the engine to say, but for one so long that it need not be
@@ -67,7 +69,7 @@ class PromptCounter:
             if (given := given_token_ids(call)) is not None:
                 return _count_of(given)
             prompts = _Prompts(call)
-            if (counted := self._count_now(call, prompts)) is not None:
+            if (counted := await self._count_now(prompts)) is not None:
                 return counted
             async with asyncio.timeout(self._timeout_s):
                 return await self._encode_all(call, prompts)
@@ -76,8 +78,9 @@ class PromptCounter:
         except (HeadraceError, msgspec.MsgspecError) as error:
             return _uncounted(call, error)
 
-    def _count_now(self, call: Call, prompts: "_Prompts") -> PromptCount | None:
+    def _counted_now(self, prompts: "_Prompts") -> PromptCount | None:
         """The count where nobody need wait for it, as with most prompts that are short; else None."""
+        call = prompts.call
         if self._mode == "remote" and self._remote is not None:
             return None
         found = self._tokenizers.find_now(call.model)
@@ -137,13 +140,13 @@ class _Prompts:
     """What of a call is to be encoded, read when it is first wanted, and once."""
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self.call = call
         self._found: list[str | ChatPrompt] | None = None
 
     def found(self) -> list[str | ChatPrompt]:
         """Raises as `prompts_of`."""
         if self._found is None:
-            self._found = prompts_of(self._call)
+            self._found = prompts_of(self.call)
         return self._found
 
 
