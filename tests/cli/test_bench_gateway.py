@@ -1,15 +1,27 @@
 import io
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from headrace.cli.benchmarks import machine
 from headrace.cli.benchmarks.engine_measures import spread
-from headrace.cli.benchmarks.gateway.contenders import OURS, PEERS, Place, bare_relay, new_keys_file, ours
+from headrace.cli.benchmarks.gateway.bare_relay import counter
+from headrace.cli.benchmarks.gateway.contenders import (
+    OURS,
+    PEERS,
+    Contender,
+    Place,
+    bare_relay,
+    counting_relay,
+    new_keys_file,
+    ours,
+)
 from headrace.cli.benchmarks.gateway.figures import BARS, PARTS, Bar, Row, check
 from headrace.cli.benchmarks.gateway.job import Job, Outcome, Work
 from headrace.cli.benchmarks.gateway.load import Requests
@@ -208,13 +220,15 @@ def test_our_gateway_answers_the_load_byte_by_byte(endpoint: int, tmp_path: Path
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["closed", "streams"])
-def test_the_bare_relay_passes_on_what_the_endpoint_answers(
-    kind: str, endpoint: int, workload: Workload, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "make"), [("closed", bare_relay), ("streams", bare_relay), ("closed", counting_relay)]
+)
+def test_the_bare_relays_pass_on_what_the_endpoint_answers(
+    kind: str, make: Callable[[Place], Contender], endpoint: int, workload: Workload, tmp_path: Path
 ) -> None:
     work = workload.make("some", Shape(num_chats=2, body_bytes=70_000, num_events=200 if kind == "streams" else None))
     place = _place(endpoint, tmp_path)
-    command = bare_relay(place).command
+    command = make(place).command
     with PinnedProcess("bare relay", command, core=_core(), log=tmp_path / "log", environment={}) as relay:
         relay.wait_until_answers(place.port, path="/health", timeout_s=30.0)
         job = Job(kind=kind, port=place.port, num_connections=3, num_events=200, warm_up_s=0.1, measured_s=1.0)  # type: ignore[arg-type]  # a parameter
@@ -222,8 +236,19 @@ def test_the_bare_relay_passes_on_what_the_endpoint_answers(
     assert (done.error, done.num_done > 0) == (None, True)
 
 
+def test_the_counting_relay_counts_as_the_library_does(workload: Workload) -> None:
+    templates = [chat[0] for chat in workload.make("some", Shape(num_chats=3, body_bytes=2000)).chats]
+    library = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    rendered = load_tokenizer(DEMO).chat_template
+    assert rendered is not None
+    for template in templates:
+        request = template.head + template.tail
+        messages = json.loads(request[request.index(b"\r\n\r\n") + 4 :])["messages"]
+        assert counter(DEMO)(request) == len(library.encode(rendered.render(messages), add_special_tokens=False).ids)
+
+
 def test_a_peer_that_is_not_installed_is_none(tmp_path: Path) -> None:
     place = Place(
         port=1, spare_port=2, upstream_ports=[3], folder=tmp_path, tokenizer=DEMO, peers_root=tmp_path / "none"
     )
-    assert [name for name, make in PEERS.items() if make(place) is not None] == ["bare relay"]
+    assert [name for name, make in PEERS.items() if make(place) is not None] == ["bare relay", "counting relay"]

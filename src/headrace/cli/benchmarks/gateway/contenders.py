@@ -102,6 +102,19 @@ def bare_relay(place: Place) -> Contender:
     return Contender(name="bare relay", version="no gateway", port=place.port, command=command, is_exact=True)
 
 
+def counting_relay(place: Place) -> Contender:
+    """No gateway: what passing the bytes on and counting their tokens costs by itself."""
+    command = [*bare_relay(place).command, "--count", str(place.tokenizer)]
+    return Contender(
+        name="counting relay",
+        version="no gateway",
+        port=place.port,
+        command=command,
+        is_exact=True,
+        parts=("small", "large"),
+    )
+
+
 def smg(place: Place) -> Contender | None:
     return _rust(place, "smg", ["bin/smg", "launch"], extra=["--disable-tokenizer-autoload"], warning="warn")
 
@@ -209,6 +222,7 @@ def production_stack(place: Place) -> Contender | None:
 
 PEERS: Mapping[str, Callable[[Place], Contender | None]] = {
     "bare relay": bare_relay,
+    "counting relay": counting_relay,
     "smg": smg,
     "sglang-router": sglang_router,
     "vllm-router": vllm_router,
