@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from headrace.aio.rounds import RoundBatch
+from headrace.errors import HeadraceError
+from headrace.testing.tokenizers import PanicError
 
 
 def test_callers_of_one_round_are_done_one_right_after_the_other() -> None:
@@ -36,6 +38,24 @@ def test_an_error_goes_to_its_own_caller() -> None:
     first, second, third = asyncio.run(main())
     assert (first, third) == (6, 3)
     assert isinstance(second, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("fault", [PanicError("of a library in Rust"), StopIteration()])
+def test_what_is_no_ordinary_error_leaves_nobody_waiting(fault: BaseException) -> None:
+    def do(item: int) -> int:
+        if item == 1:
+            raise fault
+        return item
+
+    async def main() -> list[object]:
+        batch = RoundBatch(do)
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*(batch(item) for item in (0, 1, 2)), return_exceptions=True)
+
+    first, second, third = asyncio.run(main())
+    assert (first, third) == (0, 2)
+    assert isinstance(second, HeadraceError)
+    assert second.__cause__ is fault
 
 
 @pytest.mark.parametrize("leaves_after_it_was_done", [False, True])

@@ -201,6 +201,47 @@ async def test_the_admin_api_leaves_endpoints_of_other_origins_to_these() -> Non
     assert (given_back.json()["origin"], given_back.json()["state"]) == ("settings", "ready")
 
 
+async def test_an_endpoint_that_is_gone_can_be_undrained(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    async with FakeUpstream() as one, FakeUpstream() as two:
+        path.write_text(json.dumps([one.url, two.url]))
+        async with (
+            administered(endpoints_file=str(path), discovery_interval_s=0.01) as gateway,
+            admin_of(gateway) as admin,
+        ):
+            await admin.post("/admin/endpoints/drain", json={"url": two.url})
+            path.write_text(json.dumps([one.url]))
+            await until(lambda: len(gateway.fleet.endpoints) == 1)
+            undrained = await admin.post("/admin/endpoints/undrain", json={"url": two.url})
+            again = await admin.post("/admin/endpoints/undrain", json={"url": two.url})
+            path.write_text(json.dumps([one.url, two.url]))
+            await until(lambda: gateway.fleet.num_ready == 2)
+
+    assert (undrained.status_code, undrained.json()) == (200, {"url": two.url, "state": "removed"})
+    assert again.status_code == 404
+
+
+async def test_drains_of_endpoints_that_are_gone_do_not_use_up_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.gateway.admin.endpoint_routes._MAX_WANTED", 2)
+    path = tmp_path / "endpoints.yaml"
+    async with FakeUpstream() as stays:
+        path.write_text(json.dumps([stays.url]))
+        async with (
+            administered(endpoints_file=str(path), discovery_interval_s=0.01) as gateway,
+            admin_of(gateway) as admin,
+        ):
+            for number in range(4):  # a rollout: drained, and then gone
+                url = f"http://127.0.0.1:1/{number}"
+                path.write_text(json.dumps([stays.url, url]))
+                await until(lambda url=url: gateway.fleet.find(url) is not None)
+                answer = await admin.post("/admin/endpoints/drain", json={"url": url})
+                assert answer.status_code == 200
+                path.write_text(json.dumps([stays.url]))
+                await until(lambda url=url: gateway.fleet.find(url) is None)
+
+
 async def test_a_changed_file_changes_the_fleet_but_not_what_was_added(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     async with FakeUpstream() as one, FakeUpstream() as two, FakeUpstream() as three:

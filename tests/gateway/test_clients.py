@@ -6,6 +6,12 @@ import random
 import pytest
 
 from headrace.gateway.app import Gateway
+from headrace.gateway.deadlines import Deadlines
+from headrace.gateway.http.connection import ClientConnection, ConnectionLimits
+from headrace.gateway.http.message import Request
+from headrace.gateway.http.request_reader import SizeLimits
+from headrace.gateway.http.response_writer import ResponseWriter
+from headrace.gateway.http.server import HttpServer
 from headrace.testing.fake_upstream import Exchange, FakeUpstream, chunk_event, completes, hangs, streams
 from tests.gateway.support import (
     CHAT,
@@ -19,6 +25,20 @@ from tests.gateway.support import (
 )
 
 pytestmark = pytest.mark.integration
+
+
+LIMITS = ConnectionLimits(
+    sizes=SizeLimits(max_head_bytes=4096, max_body_bytes=1 << 20),
+    head_timeout_s=20,
+    body_timeout_s=20,
+    keepalive_timeout_s=20,
+    write_timeout_s=20,
+)
+
+
+def connection_of(server: HttpServer) -> ClientConnection:
+    (connection,) = server._connections
+    return connection
 
 
 def num_pooled(gateway: Gateway) -> int:
@@ -127,6 +147,65 @@ async def test_a_slow_client_holds_the_endpoint_back_and_gets_everything() -> No
     assert num_sent_while_paused < num_pieces
     assert held < 1 << 20
     assert total == num_pieces * len(piece)
+
+
+async def test_a_request_in_two_parts_behind_an_answer_not_yet_read_arrives_whole() -> None:
+    """Its first part comes while the answer is sent, its second while what was sent waits for the client to read."""
+    num_bytes = 64 << 20  # more than the sockets hold
+    targets: list[bytes] = []
+
+    async def handler(request: Request, client: ResponseWriter) -> None:
+        targets.append(request.target)
+        is_first = len(targets) == 1
+        while is_first and not connection_of(server)._backlog:
+            await asyncio.sleep(0)
+        client.answer(status=200, headers=[], body=bytes(num_bytes if is_first else 1))
+
+    server = HttpServer(
+        handler,
+        limits=LIMITS,
+        max_connections=1,
+        max_held_body_bytes=1 << 20,
+        deadlines=Deadlines(interval_s=1.0),
+    )
+    port = await server.start(host="127.0.0.1", port=0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /first HTTP/1.1\r\nHost: g\r\n\r\n")
+        while not targets:
+            await asyncio.sleep(0)
+        writer.write(b"GET /sec")
+        while connection_of(server)._drained is None:
+            await asyncio.sleep(0)
+        writer.write(b"ond HTTP/1.1\r\nHost: g\r\n\r\n")
+        while connection_of(server)._num_backlog_bytes < len(b"GET /second HTTP/1.1\r\nHost: g\r\n\r\n"):
+            await asyncio.sleep(0)
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(num_bytes)
+        head = await reader.readuntil(b"\r\n\r\n")
+    finally:
+        writer.transport.abort()
+        await server.aclose()
+
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert targets == [b"/first", b"/second"]
+
+
+async def test_a_pipelined_request_that_waits_to_be_told_to_continue_is_told_so() -> None:
+    body = chat_body()
+    waiting = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
+    async with (
+        FakeUpstream(behaviour=completes("x")) as upstream,
+        running_gateway(upstream) as gateway,
+        raw_client(gateway) as client,
+    ):
+        await client.send(chat_request() + waiting)
+        first = await client.read_answer()
+        told = await client.read_head()
+        await client.send(body)
+        second = await client.read_answer()
+
+    assert [first.status, told.status, second.status] == [200, 100, 200]
 
 
 async def test_a_client_that_reads_nothing_is_cut_and_its_endpoint_stopped() -> None:

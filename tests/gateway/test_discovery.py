@@ -85,6 +85,10 @@ def test_no_error_and_no_repr_shows_an_endpoints_key(broken: dict[str, object]) 
         ("dns://a",),
         ("dns://a:80/path",),
         ("dns://a:80", "dns://a:80"),
+        ("dns://a..b:80",),
+        (f"dns://{'a' * 64}:80",),
+        ("http://a b",),
+        ("http://a/b\nc",),
         ("kube://x/nodes",),
     ],
 )
@@ -149,7 +153,11 @@ async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["", "endpoints: {", "endpoints: 3", "- ftp://a", "[http://a, http://a]", "- dns://a:1"]
+    "broken",
+    [
+        *["", "endpoints: {", "endpoints: 3", "- ftp://a", "[http://a, http://a]", "- dns://a:1", "- http://a/b c"],
+        *["- 2024-99-99", "- !!int x", "- !!timestamp x", "- !!bool x", "[" * 2000 + "]" * 2000],
+    ],
 )
 async def test_a_broken_file_keeps_the_last_good_list_and_says_so(
     broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

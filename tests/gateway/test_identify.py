@@ -55,6 +55,9 @@ def test_a_body_with_a_model_goes_on_unchanged() -> None:
         (b"", InvalidRequestError, None),
         (b"{", InvalidRequestError, None),
         (b'{"model":"\xff"}', InvalidRequestError, None),
+        (b'{"model":"a","user":"\xff"}', InvalidRequestError, None),
+        (b'{"model":"a","messages":[{"content":"\xff"}]}', InvalidRequestError, None),
+        (b'{"model":"a","foo":' + b"[" * 20_000 + b"]" * 20_000 + b"}", InvalidRequestError, None),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(body: bytes, kind: type[HeadraceError], param: str | None) -> None:
@@ -72,16 +75,25 @@ def test_an_unknown_route_and_a_wrong_method_are_told_apart(path: bytes, method:
     assert caught.value.status_hint == status
 
 
-def test_the_newer_name_of_the_limit_goes_first() -> None:
-    call = call_of(b'{"model":"a","max_tokens":5,"max_completion_tokens":9}', "a")
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (Route.CHAT, [2, 1]),
+        (Route.COMPLETIONS, [1]),
+        (Route.RESPONSES, [3]),
+        (Route.MESSAGES, [1]),
+        (Route.EMBEDDINGS, []),
+        (Route.RERANK, []),
+    ],
+)
+def test_a_completion_is_limited_by_what_engines_read_on_its_route(route: Route, expected: list[int]) -> None:
+    body = b'{"model":"a","max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3}'
 
-    assert call.fields.num_tokens_asked == 9
+    assert call_of(body, "a", path=route.value.encode()).limits_asked == expected
 
 
-def test_the_limit_of_a_response_has_a_name_of_its_own() -> None:
-    call = call_of(b'{"model":"a","max_output_tokens":5}', "a", path=b"/v1/responses")
-
-    assert (call.route, call.fields.num_tokens_asked) == (Route.RESPONSES, 5)
+def test_without_a_limit_none_is_asked() -> None:
+    assert call_of(b'{"model":"a","max_tokens":null}', "a").limits_asked == []
 
 
 def test_what_generate_has_within_its_sampling_params_is_read() -> None:
@@ -89,7 +101,7 @@ def test_what_generate_has_within_its_sampling_params_is_read() -> None:
 
     call = call_of(body, "a", path=b"/inference/v1/generate")
 
-    assert (call.fields.num_tokens_asked, call.fields.n, call.prompt_param) == (5, 2, "token_ids")
+    assert (call.limits_asked, call.fields.n, call.prompt_param) == ([5], 2, "token_ids")
 
 
 def test_sampling_params_of_a_wrong_type_are_named() -> None:
@@ -116,3 +128,15 @@ def test_an_adapter_that_tells_no_context_has_that_of_its_model() -> None:
     call = identify(request, models=adapter_of("base"), request_id=b"1")
 
     assert (call.model, call.card.parent, call.card.max_model_len) == ("lora", "base", 64)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"model":"three"}'])
+@pytest.mark.parametrize(("allowed", "told"), [({"two"}, "'two'."), (set(), "none that this API key may use.")])
+def test_errors_name_only_models_that_the_key_may_use(body: bytes, allowed: set[str], told: str) -> None:
+    request = Request(method="POST", target=b"/v1/completions", headers=[], is_http10=False, keep_alive=True, body=body)
+
+    with pytest.raises(HeadraceError) as caught:
+        identify(request, models=served("one", "two"), request_id=b"1", may_use=allowed.__contains__)
+
+    assert "one'" not in caught.value.message
+    assert caught.value.message.endswith(told)

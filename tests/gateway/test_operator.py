@@ -23,6 +23,8 @@ from tests.gateway.support import chat_body, chat_request, exchange, raw_client,
 
 pytestmark = pytest.mark.integration
 
+PROMPT_TOKENS = "x-headrace-prompt-tokens"
+
 TEMPLATE = "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}assistant"
 
 
@@ -105,14 +107,16 @@ async def test_a_count_that_takes_too_long_is_done_without(tmp_path: Path) -> No
         FakeUpstream(root=str(tmp_path)) as upstream,
         running_gateway(upstream, tokenize_timeout_s=0.5) as gateway,
     ):
-        await exchange(gateway, chat_request(body, path="/v1/completions"))  # waits for the loading
+        async with asyncio.timeout(20):
+            while (await exchange(gateway, chat_request(body, path="/v1/completions"))).header(PROMPT_TOKENS) is None:
+                pass  # the loading may take longer than counting may
         tokenizer = StuckTokenizer()
         gateway.tokenization.register("demo", tokenizer)
         answer = await exchange(gateway, chat_request(body, path="/v1/completions"))
         tokenizer.go_on.set()
 
     assert answer.status == 200
-    assert answer.header("x-headrace-prompt-tokens") is None
+    assert answer.header(PROMPT_TOKENS) is None
     assert answer.header("x-headrace-reason") == "only endpoint; tokens tokenize_timeout"
 
 
@@ -157,6 +161,28 @@ async def test_before_any_endpoint_was_seen_requests_are_told_to_come_back() -> 
 
     assert (answer.status, answer.header("retry-after")) == (503, "1")
     assert "/health answered 500" in str(answer.error["message"])
+
+
+async def test_a_server_of_nothing_but_the_api_needs_no_health_route() -> None:
+    async with FakeUpstream(health_status=404) as upstream, running_gateway(upstream) as gateway:
+        answer = await exchange(gateway, chat_request())
+
+    assert (answer.status, len(upstream.received)) == (200, 1)
+
+
+async def test_what_has_neither_health_nor_models_is_no_endpoint() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    entry = json.dumps({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "models": ["demo"]})
+    async with server, running_gateway(endpoint=(entry,)) as gateway:
+        answer = await exchange(gateway, chat_request())
+
+    assert answer.status == 503
+    assert "/v1/models answered 404" in str(answer.error["message"])
 
 
 async def test_a_probe_brings_an_endpoint_back() -> None:

@@ -95,6 +95,8 @@ def test_a_chat_that_is_continued_opens_no_turn() -> None:
         (Route.MESSAGES, {"messages": [{"role": "user", "content": "a"}], "thinking": {"type": "enabled"}}),
         (Route.MESSAGES, {"messages": []}),
         (Route.CHAT, {"messages": [], "chat_template": "{{ 1 }}"}),
+        (Route.CHAT, {"messages": [], "input_ids": [1]}),
+        (Route.CHAT, {"messages": [], "kv_transfer_params": {"prompt_token_ids": [1]}}),
     ],
 )
 def test_what_engines_may_read_otherwise_is_not_counted(route: Route, fields: dict[str, Any]) -> None:
@@ -126,6 +128,9 @@ def test_prompts_that_come_as_ids_are_taken(route: Route, fields: dict[str, Any]
         (Route.COMPLETIONS, {"prompt": ["a", "b"]}),
         (Route.RESPONSES, {"input": "a"}),
         (Route.MESSAGES, {"messages": []}),
+        (Route.COMPLETIONS, {"prompt": "a", "prompt_token_ids": [1]}),
+        (Route.EMBEDDINGS, {"input": "a", "prompt_token_ids": [1]}),
+        (Route.RESPONSES, {"input": "a", "prompt_token_ids": [1]}),
     ],
 )
 def test_prompts_that_come_as_text_are_not(route: Route, fields: dict[str, Any]) -> None:

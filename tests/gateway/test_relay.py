@@ -130,6 +130,18 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert texts == [str(number) for number in range(20)]
 
 
+async def test_the_official_client_finds_a_model_whose_name_has_a_slash() -> None:
+    async with (
+        FakeUpstream(model="org/demo 7B") as upstream,
+        running_gateway(upstream) as gateway,
+        openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="k", max_retries=0) as client,
+    ):
+        assert (await client.models.retrieve("org/demo 7B")).id == "org/demo 7B"
+        plain = await exchange(gateway, b"GET /v1/models/org/demo%207B HTTP/1.1\r\nHost: g\r\n\r\n")
+
+    assert plain.status == 200
+
+
 async def test_the_official_client_streams() -> None:
     async with (
         FakeUpstream(behaviour=streams(["Hel", "lo"], prompt_tokens=3)) as upstream,

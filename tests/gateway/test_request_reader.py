@@ -1,3 +1,4 @@
+import tracemalloc
 from contextlib import suppress
 from itertools import pairwise
 
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, PayloadTooLargeError
 from headrace.gateway.http.message import HeadTooLargeError, Request
-from headrace.gateway.http.request_reader import RequestReader, SizeLimits
+from headrace.gateway.http.request_reader import KnownHeads, RequestReader, SizeLimits
 
 SIMPLE = b"POST /v1/completions?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nX-Thing: 1\r\n\r\nhello"
 CHUNKED = (
@@ -168,6 +169,43 @@ def test_what_is_not_served_is_refused_with_its_status(data: bytes, status: int)
 def test_a_head_a_trailer_or_a_chunk_size_without_end_is_refused(pieces: list[bytes]) -> None:
     with pytest.raises(HeadTooLargeError):
         read(*pieces)
+
+
+def test_a_head_has_at_most_256_fields() -> None:
+    def request(num_fields: int) -> bytes:
+        return b"GET / HTTP/1.1\r\nHost: a\r\n" + b"x:\r\n" * (num_fields - 1) + b"\r\n"
+
+    assert len(read(request(256))) == 1
+    with pytest.raises(HeadTooLargeError, match="256 fields"):
+        read(request(257))
+
+
+def test_a_body_in_many_small_chunks_takes_little_more_than_its_size() -> None:
+    num_chunks, limits = 50_000, SizeLimits(max_head_bytes=1000, max_body_bytes=1 << 20)
+    requests: list[Request] = []
+    reader = RequestReader(limits=limits, on_head=lambda _: None, on_request=requests.append)
+    reader.feed(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    tracemalloc.start()
+    try:
+        for _ in range(num_chunks // 100):
+            reader.feed(b"2\r\nab\r\n" * 100)
+        num_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    reader.feed(b"0\r\n\r\n")
+
+    assert num_bytes < 2 * 2 * num_chunks
+    assert requests[0].body == b"ab" * num_chunks
+
+
+def test_of_heads_that_differ_only_small_ones_are_remembered() -> None:
+    heads = KnownHeads()
+    limits = SizeLimits(max_head_bytes=60_000, max_body_bytes=100)
+    for size in (10, 10_000):
+        reader = RequestReader(limits=limits, on_head=lambda _: None, on_request=lambda _: None, heads=heads)
+        reader.feed(b"POST / HTTP/1.1\r\nHost: a\r\nX: %b\r\nContent-Length: 1\r\n\r\n1" % (b"x" * size))
+
+    assert repr(heads) == "KnownHeads(1)"
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_there() -> None:

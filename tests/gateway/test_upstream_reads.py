@@ -29,6 +29,9 @@ class _Transport(asyncio.Transport):
     def writelines(self, list_of_data: object) -> None:
         """Requests go nowhere."""
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self._is_aborted = True
 

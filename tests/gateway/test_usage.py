@@ -48,6 +48,32 @@ def test_a_broken_body_says_nothing() -> None:
     assert reader.result() is None
 
 
+@pytest.mark.parametrize("num_bytes", [1 << 16, (4 << 20) - 60, 5 << 20])
+@pytest.mark.parametrize("size", [1 << 19, 16 << 20])
+@pytest.mark.parametrize("rest", [b"}", b',"kv_transfer_params":{"a":"\xc3\xbc"}} \n'])
+def test_usage_behind_a_long_answer_is_found(num_bytes: int, size: int, rest: bytes) -> None:
+    reader = JsonUsage()
+    body = b'{"choices":[{"text":"\\"usage\\":{' + b"x" * num_bytes + b'"}],"usage": ' + USAGE + rest
+    for at in range(0, len(body), size):
+        reader.feed(body[at : at + size])
+        reader.result()  # asked again and again, as headers and settlement do
+
+    usage = reader.result()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (7, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b'"}]}', b'"}],"usage":null,"a":{"prompt_tokens":1}}', b'"}],"usage":{"prompt_tokens":7', b'"}],"usage":[]}'],
+)
+def test_a_long_answer_without_a_whole_usage_tells_none(rest: bytes) -> None:
+    reader = JsonUsage()
+    reader.feed(b'{"choices":[{"text":"\\"usage\\":{' + b"x" * (5 << 20) + rest)
+
+    assert reader.result() is None
+
+
 def test_errors_and_unreadable_bodies_are_not_searched() -> None:
     assert isinstance(usage_reader(ResponseHead(status=400, reason=b"", is_json=True)), NoUsage)
     assert isinstance(usage_reader(ResponseHead(status=200, reason=b"")), NoUsage)

@@ -25,6 +25,11 @@ def test_unknown_fields_are_skipped() -> None:
     assert COMPLETIONS.decode(b'{"prompt":"x","user":"u","metadata":{"a":"b"},"what_is_this":[1]}').prompt == "x"
 
 
+def test_a_byte_order_mark_is_passed_over() -> None:
+    """Windows' editors write it, and what Python's servers read bodies with takes it."""
+    assert COMPLETIONS.decode(b'\xef\xbb\xbf{"prompt":"x"}').prompt == "x"
+
+
 def test_null_is_the_default() -> None:
     request = CHAT.decode(b'{"stream":null,"temperature":null,"stop":null,"tools":null,"n":null,"stream_options":null}')
     assert not request.stream

@@ -132,6 +132,8 @@ async def test_text_parts_are_read_as_text(server: Any) -> None:
         ({"messages": ["hi"]}, 400, "messages[0]"),
         ({"messages": MESSAGES, "temperature": 3}, 400, "temperature"),
         ({"messages": MESSAGES, "top_p": 0}, 400, "top_p"),
+        ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+        ({"messages": MESSAGES, "logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
         ({"messages": MESSAGES, "stop": ""}, 400, "stop"),
         ({"messages": MESSAGES, "seed": -5}, 400, "seed"),
         ({"messages": MESSAGES, "min_tokens": 9, "max_tokens": 3}, 400, "min_tokens"),

@@ -111,6 +111,24 @@ async def test_a_body_that_is_no_json_object_is_400_everywhere(
     assert engine.statistics().num_started == 0
 
 
+@pytest.mark.parametrize("depth", [400, 700, 950])
+async def test_what_is_nested_deeply_is_no_defect_of_the_server(server: Any, depth: int) -> None:
+    """Less deeply than the decoder refuses, and more deeply than Python's functions may call each other."""
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    message = b'{"role":"user","content":"hi"}'
+    bodies = [
+        ("/v1/chat/completions", b'{"messages":[{"role":"user","content":"hi","x":%s}]}'),
+        ("/v1/chat/completions", b'{"messages":[{"role":"user","content":[%s]}]}'),
+        ("/v1/chat/completions", b'{"messages":[%s],"chat_template_kwargs":%%s}' % message),
+        ("/v1/responses", b'{"input":[{"role":"user","content":"hi","x":%s}]}'),
+        ("/v1/messages/count_tokens", b'{"messages":[%s],"tools":[{"name":"f","input_schema":%%s}]}' % message),
+        ("/tokenize", b'{"messages":[%s],"tools":[%%s]}' % message),
+    ]
+    for path, body in bodies:
+        response = await server.http.post(path, content=body % deep, headers=JSON)
+        assert response.status_code in (200, 400), (path, body)
+
+
 async def test_a_prompt_of_two_megabytes_is_answered(serve: Any) -> None:
     prompt = "lorem ipsum " * (2_000_000 // 12)
     async with FakeEngine(max_model_len=3_000_000) as engine, serve(engine) as server:

@@ -143,6 +143,34 @@ async def test_a_head_that_two_servers_could_read_differently_starts_nothing(
     assert engine.statistics().num_started == 0
 
 
+_UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABkAAQB\r\n"
+"""What Java's own client sends with its first request."""
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("piece_size", [1, 7, 1 << 16])
+async def test_a_wish_for_http2_is_passed_over_and_the_body_read(
+    server: Any, is_chunked: bool, piece_size: int
+) -> None:
+    body = msgspec.json.encode({"prompt": "abc", "max_tokens": 1, "echo": True})
+    framing = b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    if is_chunked:
+        halves = body[:5], body[5:]
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(half), half) for half in halves)
+        framing = b"transfer-encoding: chunked\r\n\r\n%s0\r\n\r\n" % chunks
+    wishing = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%s%s" % (_UPGRADE, framing)
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\n%sconnection: close\r\n\r\n" % _UPGRADE
+    async with connected(server) as (reader, writer):
+        sent = wishing + wishing + completion("def", max_tokens=1, echo=True) + last
+        for begin in range(0, len(sent), piece_size):
+            writer.write(sent[begin : begin + piece_size])
+            await writer.drain()
+        answers = await until_closed(reader)
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1 ") == 4
+    assert answers.count(b'"text":"abc') == 2
+    assert answers.count(b'"text":"def') == 1
+
+
 async def test_one_connection_more_than_allowed_is_refused(engine: FakeEngine, serve: Any) -> None:
     async with serve(engine, ServerSettings(max_connections=2)) as server:
         async with connected(server) as (_, first), connected(server), connected(server) as (reader, _):

@@ -41,6 +41,12 @@ async def test_every_form_of_an_input_is_embedded_in_order(server: Any, given: o
     assert (answer["usage"]["prompt_tokens"], answer["usage"]["total_tokens"]) == (num_tokens, num_tokens)
 
 
+async def test_as_many_inputs_as_openai_takes_are_embedded(server: Any) -> None:
+    """LangChain sends 1,000 at once unless told otherwise."""
+    answer = (await server.http.post("/v1/embeddings", json={"input": ["a"] * 2048, "dimensions": 1})).json()
+    assert [item["index"] for item in answer["data"]] == list(range(2048))
+
+
 async def test_base64_holds_the_numbers_as_float32(server: Any) -> None:
     body = {"input": "hello", "encoding_format": "base64"}
     (item,) = (await server.http.post("/v1/embeddings", json=body)).json()["data"]
@@ -69,10 +75,13 @@ async def test_a_vector_need_not_be_normalized(server: Any) -> None:
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": ""}, "input"),
-        ({"input": ["a", ""]}, "input"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": [1 << 20]}, "input[0]"),
+        ({"input": [[1], [1, 1 << 20]]}, "input[1][1]"),
+        ({"input": ["a", "x" * 5000]}, "input[1]"),
         ({"input": [[]]}, "input[0]"),
         ({"input": ["a", 1]}, "input"),
-        ({"input": ["a"] * 129}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "truncate_prompt_tokens": 3}, "truncate_prompt_tokens"),

@@ -37,6 +37,7 @@ async def raw(server: Any, request: bytes) -> bytes:
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", JSON, 400, "nested too deeply"),
         (b'{"prompt":"x"}', {"content-type": "text/plain"}, 400, "Content-Type is 'text/plain'"),
         (b"prompt=x", {"content-type": "application/x-www-form-urlencoded"}, 400, "Content-Type"),
+        (b"\x1f\x8b\x08\0", {**JSON, "content-encoding": "gzip"}, 400, "Content-Encoding is 'gzip'"),
         (b'"' + b"x" * 2000 + b'"', JSON, 413, "larger than 1000 bytes"),
     ],
 )

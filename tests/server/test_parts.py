@@ -27,6 +27,7 @@ from headrace.server.tally import Tally
         ("max_body_bytes", 0),
         ("max_concurrent_requests", 0),
         ("max_prompts", 0),
+        ("max_inputs", 0),
         ("body_timeout_s", 0),
         ("write_timeout_s", -1.0),
         ("keep_alive_s", 0),

@@ -208,7 +208,7 @@ async def test_tokens_are_biased_and_bounded(tiny: Any) -> None:
         ("chat", {"n": 0}, "n"),
         ("chat", {"n": 1000}, "n"),
         ("chat", {"top_logprobs": 2}, "top_logprobs"),
-        ("chat", {"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ("chat", {"logprob_token_ids": [1]}, "logprob_token_ids"),
         ("chat", {"logit_bias": {"x": 1}}, "logit_bias"),

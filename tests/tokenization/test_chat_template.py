@@ -201,6 +201,30 @@ def test_tool_call_arguments_given_as_json_text_are_read(qwen_template: str) -> 
     assert template.render(messages) == template.render(_TOOL_DIALOGUE)
 
 
+_JOINING = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + ';' }}{% endfor %}"
+"""As many models' templates do it, which fail where there is no content."""
+
+
+@pytest.mark.parametrize("nothing", [{}, {"content": None}])
+def test_calls_without_text_are_empty_to_a_template_that_needs_text(nothing: dict[str, object]) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [_USER, {"role": "assistant", "tool_calls": [call], **nothing}, _TOOL_DIALOGUE[2]]
+    with_empty_text = [_USER, {"role": "assistant", "content": ""}, _TOOL_DIALOGUE[2]]
+    assert ChatTemplate(_JOINING).render(messages) == ChatTemplate(_JOINING).render(with_empty_text)
+
+
+def test_a_template_that_can_do_without_content_sees_none() -> None:
+    template = "{% for message in messages %}{{ message['content'] is defined }};{% endfor %}"
+    assert ChatTemplate(template).render(_TOOL_DIALOGUE) == "True;False;True;True;"
+
+
+@pytest.mark.parametrize("nothing", [{}, {"content": None}])
+def test_a_question_without_text_is_refused_with_the_field(nothing: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages\[1\].content is missing") as refusal:
+        ChatTemplate(_JOINING).render([_USER, {"role": "user", **nothing}])
+    assert refusal.value.param == "messages[1].content"
+
+
 def test_the_messages_given_in_are_not_changed() -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "one"}]}, {"role": "assistant", "content": "two"}]
     before = json.dumps(messages)

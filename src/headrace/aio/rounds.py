@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from headrace.errors import HeadraceError
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -15,7 +17,7 @@ class RoundBatch(Generic[A, R]):
     other work as after its like: the processor's caches then hold it, and whoever follows finds his own there too.
 
     Belongs to one event loop at a time. `do` is called in it and does not wait; what it raises goes to the caller that
-    it was done for. A caller that was cancelled is passed over.
+    it was done for, and nobody else. A caller that was cancelled is passed over.
     """
 
     def __init__(self, do: Callable[[A], R]) -> None:
@@ -37,8 +39,10 @@ class RoundBatch(Generic[A, R]):
                 continue
             try:
                 future.set_result(self._do(item))
-            except Exception as error:  # noqa: BLE001 - its caller's to handle
-                future.set_exception(error)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - its caller's to handle; Rust panics are no Exceptions
+                future.set_exception(_raisable(error))
 
     def __len__(self) -> int:
         """Callers that wait."""
@@ -49,3 +53,12 @@ class RoundBatch(Generic[A, R]):
 
     def __repr__(self) -> str:
         return f"RoundBatch({self._do!r}, num_waiting={len(self._waiting)})"
+
+
+def _raisable(error: BaseException) -> Exception:
+    """`error`, or ours for what no future may raise, or no caller expects."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    ours = HeadraceError(f"It failed with {type(error).__name__}: {error}.")
+    ours.__cause__ = error
+    return ours

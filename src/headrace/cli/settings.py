@@ -16,6 +16,7 @@ from headrace.cli.flags import flag_of, typed_fields
 from headrace.cli.secrets import is_secret, look_up, shown
 from headrace.cli.setting_types import read
 from headrace.errors import SettingsError
+from headrace.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,7 +45,7 @@ def read_file(path: str | None) -> SettingsFile:
     if path is None:
         return {}
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        content = read_yaml(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"--config {path}: cannot be read: {error}", param="config") from error
     if not isinstance(content, dict) or not all(isinstance(section, dict) for section in content.values()):

@@ -30,7 +30,7 @@ from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.settings import FrontEndSettings
 from headrace.engine.statistics import EngineStatistics
-from headrace.errors import EngineDeadError, UnsupportedError
+from headrace.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from headrace.tokenization import TokenizationService, Tokenizer
 
 
@@ -118,6 +118,8 @@ class AsyncLLMEngine:
         request's span a child of that one. Raises InvalidRequestError (ContextLengthError and UnsupportedError are two)
         for a bad request, EngineGenerateError when it alone fails, EngineDeadError when all do.
         """
+        if not isinstance(sampling_params, SamplingParams):
+            _refuse_params("sampling_params", sampling_params, "generate takes SamplingParams, encode PoolingParams")
         stream = await self.add_request(
             request_id,
             prompt,
@@ -145,6 +147,8 @@ class AsyncLLMEngine:
         trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[EmbeddingRequestOutput, None]:
         """The prompt's vector, in one output. Begins, ends and raises as `generate` does."""
+        if not isinstance(pooling_params, PoolingParams):
+            _refuse_params("pooling_params", pooling_params, "encode takes PoolingParams, generate SamplingParams")
         stream = await self.add_request(
             request_id,
             prompt,
@@ -225,8 +229,10 @@ class AsyncLLMEngine:
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End one request or several; returns when the core has freed their blocks. Unknown and ended ones are ignored.
 
-        A consumer gets a last output, finished, with the reason "abort" and what had been generated.
+        A consumer gets a last output, finished, with the reason "abort" and what had been generated. Raises EngineError
+        on another event loop than the engine's.
         """
+        self._life.check_loop()
         await self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
 
     def request_state(self, request_id: str) -> OpenState | None:
@@ -379,7 +385,7 @@ class AsyncLLMEngine:
         return await self._operations.is_sleeping()
 
     async def start_profile(self) -> None:
-        """Begin to record with torch's profiler. Raises SettingsError where `profiler_dir` is not set."""
+        """Begin to record with torch's profiler. Raises UnsupportedError where `profiler_dir` is not set."""
         await self._operations.start_profile()
 
     async def stop_profile(self) -> None:
@@ -429,7 +435,8 @@ class AsyncLLMEngine:
         """End the engine: no process, thread or task of it is left. Idempotent.
 
         Open requests have `drain_timeout_s` to finish; those still open then are aborted. New ones are refused.
-        Cancelled meanwhile, it kills the core instead of waiting for it.
+        Cancelled meanwhile, it kills the core instead of waiting for it. Raises EngineError, with nothing ended, on
+        another event loop than the engine's, unless that one is closed: then it ends the core.
         """
         await self._life.shutdown(drain_timeout_s=drain_timeout_s)
 
@@ -450,6 +457,10 @@ class AsyncLLMEngine:
 def _addresses(joined: str | None) -> list[str]:
     """As a core, or several, say them."""
     return joined.split(",") if joined else []
+
+
+def _refuse_params(name: str, value: object, wanted: str) -> NoReturn:
+    raise InvalidRequestError(f"{name} is {value!r:.80}: {wanted}", param=name)
 
 
 def _refuse(name: str, reason: str) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from headrace.engine.kv_events.config import KVEventsConfig, KVEventsPublisher, parse_kv_events_config
 from headrace.engine.model_config import DataType, ModelConfig, load_model_config
 from headrace.engine.parallel_config import ExecutorBackend, ExecutorKind, ParallelConfig, check_layer_shares
+from headrace.engine.setting_types import check_types
 from headrace.errors import SettingsError
 from headrace.prefix_hash import DEFAULT_SEED, HashAlgorithm
 from headrace.units import NumBytes, Seconds
@@ -203,6 +204,7 @@ class EngineArgs:
     the engine is dead."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_at_least("seed", self.seed, minimum=0)
         if self.seed > _MAX_SEED:
             raise SettingsError(f"seed is {self.seed}; it must be at most {_MAX_SEED}", param="seed")

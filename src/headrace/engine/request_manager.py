@@ -94,8 +94,13 @@ class RequestManager:
     ) -> StreamingRequest:
         """Have it run; returns at once. A request that the engine refuses has the status `failed` soon after.
 
-        Raises InvalidRequestError for an id that is in use or remembered, OverloadedError when `max_open` are open.
+        Raises InvalidRequestError for an id that is in use or remembered and for what are no SamplingParams,
+        OverloadedError when `max_open` are open.
         """
+        given: object = sampling_params
+        if not isinstance(given, SamplingParams):
+            message = f"sampling_params must be SamplingParams, got {given!r:.80}"
+            raise InvalidRequestError(message, param="sampling_params")
         self._forget_old()
         if request_id in self._open or request_id in self._ended:
             message = f"request_id {request_id!r} was given to a request that is open or remembered; choose another"

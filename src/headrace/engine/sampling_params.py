@@ -11,11 +11,12 @@ import msgspec
 
 from headrace.engine.outputs import RequestOutputKind
 from headrace.engine.sampling_checks import (
-    MAX_TOKEN_ID,
-    as_tuple,
+    check_flag,
     check_number,
     check_whole,
     checked_bias,
+    checked_stop_token_ids,
+    checked_stops,
     checked_words,
     token_ids,
 )
@@ -34,6 +35,16 @@ MAX_LOGPROBS = 20
 """Most tokens a position whose log probabilities are told, beside its own."""
 
 MAX_LOGPROB_TOKEN_IDS = 128
+
+_NUMBERS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
+
+_FLAGS = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "spaces_between_special_tokens",
+)
 
 Json: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -101,6 +112,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     watermarking: Json | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         self._check_numbers()
         self._check_lengths()
         self._normalize_stops()
@@ -136,8 +148,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def refuse_unbuilt(self) -> None:
         """Raise UnsupportedError for the first field set away from its default that this version does not build."""
         for name, reason in _UNBUILT.items():
-            value = getattr(self, name)
-            if value is not None and value is not False:
+            value, default = getattr(self, name), False if name == "flat_logprobs" else None
+            if value is not default:
                 raise UnsupportedError(f"{name}={value!r} is not supported by this version: {reason}", param=name)
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -148,6 +160,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                     message = f"{name} holds {token_id}, which is not in the vocabulary of {vocab_size}"
                     raise InvalidRequestError(message, param=name)
 
+    def _check_kinds(self) -> None:
+        """What stands for something else, as 1 does for True, would be read by the core as an error, or not at all."""
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name))
+        if self.skip_reading_prefix_cache is not None:
+            check_flag("skip_reading_prefix_cache", self.skip_reading_prefix_cache)
+        kind: object = self.output_kind
+        if not isinstance(kind, RequestOutputKind):
+            message = f"output_kind must be a RequestOutputKind, got {kind!r:.80}"
+            raise InvalidRequestError(message, param="output_kind")
+
     def _check_numbers(self) -> None:
         check_number("presence_penalty", self.presence_penalty, minimum=-2.0, maximum=2.0)
         check_number("frequency_penalty", self.frequency_penalty, minimum=-2.0, maximum=2.0)
@@ -155,6 +178,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         check_number("temperature", self.temperature, minimum=0.0, maximum=2.0)
         check_number("top_p", self.top_p, above=0.0, maximum=1.0)
         check_number("min_p", self.min_p, minimum=0.0, maximum=1.0)
+        for name in _NUMBERS:
+            if type(value := getattr(self, name)) is not float:  # numpy's are floats too, but not to the wire
+                self._set(**{name: float(value)})
         check_whole("top_k", self.top_k, minimum=-1)
         check_whole("n", self.n, minimum=1, maximum=MAX_COMPLETIONS)
         if self.stream_interval is not None:
@@ -170,15 +196,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise InvalidRequestError(message, param="min_tokens")
 
     def _normalize_stops(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else as_tuple("stop", self.stop)
-        if any(not isinstance(text, str) or not text for text in stop):
-            raise InvalidRequestError(f"stop must hold non-empty strings, got {self.stop!r}", param="stop")
+        stop = checked_stops(self.stop)
         if stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize=True: stop strings are found in the text", param="stop")
-        stop_token_ids = as_tuple("stop_token_ids", self.stop_token_ids)
-        for token_id in stop_token_ids:
-            check_whole("stop_token_ids", token_id, minimum=0, maximum=MAX_TOKEN_ID)
-        self._set(stop=stop, stop_token_ids=stop_token_ids)
+        self._set(stop=stop, stop_token_ids=checked_stop_token_ids(self.stop_token_ids))
 
     def _normalize_temperature(self) -> None:
         if self.is_greedy:

@@ -51,11 +51,12 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
 
     def __post_init__(self) -> None:
         for name, instead in _UNBUILT.items():
-            if getattr(self, name):
+            if getattr(self, name) is not (None if name == "structural_tag" else False):
                 raise UnsupportedError(
                     f"structured_outputs.{name} is not supported by this version; {instead}", param=_param(name)
                 )
-        given = [name for name in _KINDS if getattr(self, name)]  # empty texts and lists ask for nothing
+        self._check_flags()
+        given = [name for name in _KINDS if _asks(getattr(self, name))]
         if len(given) != 1:
             named = ", ".join(given) if given else "none"
             message = (
@@ -71,12 +72,19 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
     @property
     def kind(self) -> str:
         """The name of the one field that is given."""
-        return next(name for name in _KINDS if getattr(self, name))
+        return next(name for name in _KINDS if _asks(getattr(self, name)))
 
     @property
     def param(self) -> str:
         """That field, as errors name it."""
         return _param(self.kind)
+
+    def _check_flags(self) -> None:
+        for name in ("json_object", "disable_any_whitespace"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and (value is not None or name != "json_object"):
+                message = f"structured_outputs.{name} must be True or False, got {value!r:.80}"
+                raise InvalidRequestError(message, param=_param(name))
 
     def _check_texts(self) -> None:
         for name in ("regex", "grammar", "whitespace_pattern"):
@@ -88,6 +96,11 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, omit_de
 
 GuidedDecodingParams: TypeAlias = StructuredOutputsParams
 """vLLM's older name."""
+
+
+def _asks(value: object) -> bool:
+    """Empty texts and lists ask for nothing; an empty schema asks for JSON of any kind."""
+    return bool(value) or isinstance(value, Mapping)
 
 
 def _param(name: str) -> str:

@@ -10,6 +10,7 @@ import time
 
 from headrace.errors import HeadraceError
 from headrace.gateway.admission.control import Admission
+from headrace.gateway.admission.keys import ApiKey
 from headrace.gateway.admission.refusals import headers_of
 from headrace.gateway.admission.slots import RequestSlots
 from headrace.gateway.admission.ticket import Ticket
@@ -98,11 +99,11 @@ class RequestHandler:
         if self._local_routes.answer_models(request, client, may_use=key.may_use):
             return
         if not await self._usage_routes.answer(request, client, key):
-            self._identify(request, request_id=request_id)  # which says that there is no such path
+            self._identify(request, key, request_id=request_id)  # which says that there is no such path
 
     async def _serve(self, request: Request, client: ResponseWriter, trail: Trail, *, request_id: bytes) -> None:
         key = self._admission.identify(request)
-        call = self._identify(request, request_id=request_id)
+        call = self._identify(request, key, request_id=request_id)
         trail.identified(call, key_name=key.name)
         with self._slots:
             prompt = self._token_in.judged(call, await self._counter.count(call))
@@ -110,7 +111,7 @@ class RequestHandler:
             check_context_length(
                 max_model_len=call.card.max_model_len,
                 num_prompt_tokens=None if call.fields.truncate_prompt_tokens is not None else prompt.longest,
-                num_tokens_asked=call.fields.num_tokens_asked,
+                num_tokens_asked=min(call.limits_asked, default=None),
                 param=call.prompt_param,
             )
             ticket = self._admission.admit_now(key, call, prompt) or await self._admission.admit(key, call, prompt)
@@ -128,10 +129,10 @@ class RequestHandler:
         answer_json(client, body, headers=_headers_here(call, ticket))
         return True
 
-    def _identify(self, request: Request, *, request_id: bytes) -> Call:
+    def _identify(self, request: Request, key: ApiKey, *, request_id: bytes) -> Call:
         if not self._fleet.models:
             raise self._fleet.unavailable(None, now=self._now())
-        call = identify(request, models=self._fleet.models, request_id=request_id)
+        call = identify(request, models=self._fleet.models, request_id=request_id, may_use=key.may_use)
         return ask_usage(call) if self._admission.is_metering else call
 
     def _refuse(self, client: ResponseWriter, error: HeadraceError, *, path: str, request_id: bytes) -> None:

@@ -1,7 +1,7 @@
 """What a request asks for: its route, its model, and the fields that are read here. The rest of the body stays bytes,
 and is the engine's to judge. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -20,6 +20,7 @@ class CallFields(msgspec.Struct, frozen=True):
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
     n: int | None = None
+    best_of: int | None = None
     stream_options: msgspec.Raw = msgspec.Raw(b"")
     truncate_prompt_tokens: int | None = None
     messages: msgspec.Raw = msgspec.Raw(b"")
@@ -31,6 +32,8 @@ class CallFields(msgspec.Struct, frozen=True):
     token_ids: msgspec.Raw = msgspec.Raw(b"")
     sampling_params: msgspec.Raw = msgspec.Raw(b"")
     prompt_token_ids: msgspec.Raw = msgspec.Raw(b"")
+    input_ids: msgspec.Raw = msgspec.Raw(b"")
+    kv_transfer_params: msgspec.Raw = msgspec.Raw(b"")
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
@@ -38,13 +41,6 @@ class CallFields(msgspec.Struct, frozen=True):
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
     user: msgspec.Raw = msgspec.Raw(b"")
     cache_salt: msgspec.Raw = msgspec.Raw(b"")
-
-    @property
-    def num_tokens_asked(self) -> int | None:
-        """The completion's limit; the newer name of the field goes before the older."""
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens
-        return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
 
 
 class _SamplingParams(msgspec.Struct, frozen=True):
@@ -80,12 +76,24 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The field that holds the prompt, as errors name it."""
         return self.route.traits.prompt_param
 
+    @property
+    def limits_asked(self) -> list[int]:
+        """What limits the completion, none or more: where a chat has both names, engines differ in which one counts."""
+        fields = self.fields
+        return [limit for name in self.route.traits.limit_fields if (limit := getattr(fields, name)) is not None]
 
-def identify(request: Request, *, models: Mapping[str, ServedModel], request_id: bytes) -> Call:
+
+def identify(
+    request: Request,
+    *,
+    models: Mapping[str, ServedModel],
+    request_id: bytes,
+    may_use: Callable[[str], bool] = lambda _: True,
+) -> Call:
     """The call that `request` makes.
 
     Raises RouteNotFoundError, MethodNotAllowedError, InvalidRequestError for a body that is no JSON object of the right
-    types, and ModelNotFoundError. `models` must not be empty.
+    types, and ModelNotFoundError; errors name only models that `may_use` lets through. `models` must not be empty.
     """
     route = ROUTES.get(request.path)
     if route is None:
@@ -100,12 +108,12 @@ def identify(request: Request, *, models: Mapping[str, ServedModel], request_id:
             request=request,
             request_id=request_id,
             route=route,
-            card=_card_of(_known_model(fields.model, models), models),
+            card=_card_of(_known_model(fields.model, models, may_use), models),
             fields=fields,
             body=(request.body,),
         )
     if len(models) != 1:
-        raise InvalidRequestError(f"model is missing; give one of {_names(models)}.", param="model")
+        raise InvalidRequestError(f"model is missing; give one of {_names(models, may_use)}.", param="model")
     (served,) = models.values()
     return Call(
         request=request,
@@ -117,10 +125,10 @@ def identify(request: Request, *, models: Mapping[str, ServedModel], request_id:
     )
 
 
-def _known_model(name: str, models: Mapping[str, ServedModel]) -> ServedModel:
+def _known_model(name: str, models: Mapping[str, ServedModel], may_use: Callable[[str], bool]) -> ServedModel:
     served = models.get(name)
     if served is None:
-        message = f"The model {name!r} does not exist here; there is {_names(models)}."
+        message = f"The model {name!r} does not exist here; there is {_names(models, may_use)}."
         raise ModelNotFoundError(message, param="model")
     return served
 
@@ -133,19 +141,25 @@ def _card_of(served: ServedModel, models: Mapping[str, ServedModel]) -> ModelCar
     return msgspec.structs.replace(card, max_model_len=parent.card.max_model_len)
 
 
-def _names(models: Mapping[str, ServedModel]) -> str:
-    first = sorted(models)[:10]
-    more = f" and {len(models) - len(first)} more" if len(models) > len(first) else ""
-    return ", ".join(repr(name) for name in first) + more
+def _names(models: Mapping[str, ServedModel], may_use: Callable[[str], bool]) -> str:
+    names = sorted(filter(may_use, models))
+    first = names[:10]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return ", ".join(repr(name) for name in first) + more or "none that this API key may use"
 
 
 def _read_fields(body: bytes) -> CallFields:
+    """What stays undecoded is known to be UTF-8 from here on."""
     try:
+        if not body.isascii():
+            body.decode()
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         raise _misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise InvalidRequestError("The body is nested too deeply; no engine reads so much of it.") from error
 
 
 def _misfit(error: msgspec.ValidationError, *, within: str = "") -> InvalidRequestError:

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
+from urllib.parse import unquote
 
 import msgspec
 
@@ -60,7 +61,7 @@ class LocalRoutes:
             return False
         _check_method(request)
         if is_model:
-            answer_json(client, self._model(path.removeprefix(_MODELS + "/"), may_use=may_use))
+            answer_json(client, self._model(unquote(path.removeprefix(_MODELS + "/")), may_use=may_use))
         else:
             data = [served.raw for name, served in self._fleet.models.items() if may_use(name)]
             answer_json(client, msgspec.json.encode(_ModelList(data=data)))

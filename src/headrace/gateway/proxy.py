@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.errors import UpstreamConnectError, UpstreamError, UpstreamTimeoutError
+from headrace.errors import HeadraceError, UpstreamConnectError, UpstreamError, UpstreamTimeoutError
 from headrace.gateway.error_form import error_event
 from headrace.gateway.event_boundary import EventBoundary
 from headrace.gateway.http.head import forwarded_request_head, relayed_lines
@@ -209,6 +209,18 @@ class _Relay:
         self._client.flush()
 
     def on_end(self, error: UpstreamError | None) -> None:
+        try:
+            self._finish(error)
+        finally:
+            if not self._has_ended and not self._ended.done():  # whatever went wrong, somebody waits
+                self._has_ended = True
+                self._ended.set_exception(HeadraceError("The gateway failed at an answer's end; its log says why."))
+
+    def _finish(self, error: UpstreamError | None) -> None:
+        if error is not None and self._held is not None:  # the client has got none of it
+            self._plan.meter.forget()
+            self._end(Answer(error=error, first_byte_s=self._first_byte_s))
+            return
         self._send_held()
         if error is None:
             self._send_rest()

@@ -25,6 +25,8 @@ class RouteTraits:
     """No model runs for it, so it uses no tokens."""
     is_counted: bool = False
     """Its prompt's tokens are counted here."""
+    limit_fields: tuple[str, ...] = ()
+    """What limits its completion, as engines read it; a field that another route has limits nothing here."""
     usage_form: UsageForm = "openai"
     asks_usage: bool = False
     """Its streams tell their usage only when `stream_options` asks for it."""
@@ -36,16 +38,23 @@ _CHAT = RouteTraits(
     is_everywhere=True,
     is_generating=True,
     is_counted=True,
+    limit_fields=("max_completion_tokens", "max_tokens"),
     asks_usage=True,
 )
 _COMPLETIONS = RouteTraits(
-    text_fields=("prompt",), is_everywhere=True, is_generating=True, is_counted=True, asks_usage=True
+    text_fields=("prompt",),
+    is_everywhere=True,
+    is_generating=True,
+    is_counted=True,
+    limit_fields=("max_tokens",),
+    asks_usage=True,
 )
 _RESPONSES = RouteTraits(
     prompt_param="input",
     text_fields=("instructions", "input"),
     is_generating=True,
     is_counted=True,
+    limit_fields=("max_output_tokens",),
     usage_form="responses",
 )
 _MESSAGES = RouteTraits(
@@ -53,10 +62,16 @@ _MESSAGES = RouteTraits(
     text_fields=("system", "messages"),
     is_generating=True,
     is_counted=True,
+    limit_fields=("max_tokens",),
     usage_form="anthropic",
 )
 _GENERATE = RouteTraits(
-    prompt_param="token_ids", text_fields=("token_ids",), is_generating=True, is_counted=True, asks_usage=True
+    prompt_param="token_ids",
+    text_fields=("token_ids",),
+    is_generating=True,
+    is_counted=True,
+    limit_fields=("max_tokens",),
+    asks_usage=True,
 )
 _EMBEDDINGS = RouteTraits(prompt_param="input", text_fields=("input",), is_counted=True)
 _FREE = RouteTraits(is_free=True)

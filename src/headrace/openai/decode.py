@@ -4,6 +4,7 @@ A field of the API that is known and not built is refused by name when it asks f
 skipped, as every server of this API does.
 """
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar, cast
@@ -38,7 +39,7 @@ class RequestDecoder(Generic[RequestT]):
     def decode(self, body: Body) -> RequestT:
         """Raises InvalidRequestError, and UnsupportedError (which is one) for a field that is not built."""
         try:
-            text = body.json if isinstance(body, JsonBody) else body
+            text = (body.json if isinstance(body, JsonBody) else body).removeprefix(codecs.BOM_UTF8)
             if not text.isascii():
                 text.decode()  # msgspec looks at no text of a field that it skips
             request = self._decoder.decode(text)

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 import msgspec
 
+from headrace.engine.sampling_checks import check_whole
+from headrace.engine.sampling_params import MAX_LOGPROBS
 from headrace.errors import HeadraceError, InvalidRequestError
 from headrace.openai import unbuilt
 from headrace.openai.checks import check_logprobs, check_messages, wants_generation_prompt, wants_usage
@@ -63,6 +65,8 @@ class ChatApi:
     def logprobs(self, request: ChatCompletionRequest) -> int | None:
         wants_logprobs = bool(request.logprobs)
         check_logprobs(request, top_logprobs=request.top_logprobs, wants_logprobs=wants_logprobs)
+        if request.top_logprobs is not None:  # the engine knows it by another name
+            check_whole("top_logprobs", request.top_logprobs, minimum=0, maximum=MAX_LOGPROBS)
         return (request.top_logprobs or 0) if wants_logprobs else None
 
     def prompt_logprobs(self, request: ChatCompletionRequest) -> int | None:

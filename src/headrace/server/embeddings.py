@@ -26,6 +26,7 @@ from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.intake import read_body
 from headrace.server.ready_outputs import ready_outputs
 from headrace.server.serving import Serving
+from headrace.server.token_ids import check_vocabulary
 from headrace.server.trace_context import trace_headers
 from headrace.server.writer import Writer
 from headrace.tokenization import TokenIds
@@ -95,9 +96,10 @@ class Embeddings:
 
 async def _token_ids(request: EmbeddingsRequest, serving: Serving) -> list[_Prompt]:
     """Of each input, in order. Raises before any of them reaches the engine."""
-    inputs = prompt_list(request.input, max_prompts=serving.settings.max_prompts, param="input")
+    inputs = prompt_list(request.input, max_prompts=serving.settings.max_inputs, param="input")
+    is_list = isinstance(request.input, list) and not isinstance(request.input[0], int)
     prompts: list[_Prompt] = []
-    for given in inputs:
+    for index, given in enumerate(inputs):
         if isinstance(given, str):
             encoded = await serving.engine.tokenization.encode(
                 given,
@@ -107,19 +109,21 @@ async def _token_ids(request: EmbeddingsRequest, serving: Serving) -> list[_Prom
             prompts.append(encoded.token_ids)
         else:
             prompts.append(given)
-        _check(prompts[-1], serving)
+        _check(prompts[-1], serving, param=f"input[{index}]" if is_list else "input")
     return prompts
 
 
-def _check(prompt: _Prompt, serving: Serving) -> None:
+def _check(prompt: _Prompt, serving: Serving, *, param: str) -> None:
     if len(prompt) == 0:
-        raise InvalidRequestError("input holds an empty text", param="input")
+        raise InvalidRequestError(f"{param} is an empty text", param=param)
     check_context_length(
         max_model_len=serving.model.max_model_len,
         num_prompt_tokens=len(prompt),
         num_tokens_asked=None,
-        param="input",
+        param=param,
     )
+    if isinstance(prompt, list):
+        check_vocabulary(prompt, serving.model.vocab_size, param=param)
 
 
 def _embedding(index: int, output: EmbeddingRequestOutput, request: EmbeddingsRequest) -> Embedding:

@@ -27,6 +27,7 @@ async def read_body(scope: Scope, receive: Receive, settings: ServerSettings) ->
     InvalidRequestError when a long string in it is none, and ClientGoneError when it breaks off."""
     headers = Headers(scope=scope)
     _check_content_type(headers.get("content-type"))
+    _check_content_encoding(headers.get("content-encoding", "identity"))
     _check_size(int(headers.get("content-length", 0)), settings.max_body_bytes)
     try:
         async with asyncio.timeout(settings.body_timeout_s):
@@ -69,6 +70,14 @@ def _check_content_type(content_type: str | None) -> None:
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidRequestError(
             f"the body's Content-Type is {media_type!r}; send JSON with Content-Type: application/json",
+            code="unsupported_media_type",
+        )
+
+
+def _check_content_encoding(encoding: str) -> None:
+    if encoding.strip().lower() != "identity":
+        raise InvalidRequestError(
+            f"the body's Content-Encoding is {encoding!r:.80}, which is not supported; send it uncompressed",
             code="unsupported_media_type",
         )
 

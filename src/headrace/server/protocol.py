@@ -7,11 +7,12 @@ and an answer that the client leaves unread is thrown away after a while. Knows 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.openai.errors import encode_error
+from headrace.server.plain_http import PlainHttpParser
 from headrace.server.unread import UnreadWatch
 
 CUT_CONNECTION = "headrace.cut_connection"
@@ -56,6 +57,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.parser = cast("Any", PlainHttpParser(self))  # uvicorn only calls it
         self.access_log = False  # uvicorn's has the query, which may hold secrets
         self._bounds = bounds
         self._on_lost = on_lost
@@ -129,6 +131,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._open_cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
+        if cast("PlainHttpParser", self.parser).is_body_to_come:
+            return
         self._end_body()
         super().on_message_complete()
 

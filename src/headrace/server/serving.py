@@ -93,7 +93,7 @@ class Serving:
         """Raises ModelNotFoundError unless `asked` is the served model or one of its adapters; no name means it."""
         if asked is not None and asked != self.model.served_model_name and self.adapters.get(asked) is None:
             raise ModelNotFoundError(
-                f"the model {asked!r} does not exist here; this server has {self.model.served_model_name!r}",
+                f"the model {asked!r:.300} does not exist here; this server has {self.model.served_model_name!r}",
                 param="model",
             )
 

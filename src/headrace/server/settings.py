@@ -77,7 +77,10 @@ class ServerSettings:
     """Requests worked on at once, waiting ones included; one more is refused with 503."""
 
     max_prompts: int = 128
-    """Prompts in one request to /v1/completions, texts in one to /v1/embeddings."""
+    """Prompts in one request to /v1/completions."""
+
+    max_inputs: int = 2048
+    """Texts in one request to /v1/embeddings; as many as OpenAI takes."""
 
     lora_modules: tuple[str, ...] = ()
     """LoRA adapters to serve from the start, each as NAME=PATH: a request for the model NAME uses the adapter at PATH.
@@ -161,6 +164,7 @@ _COUNTS = (
     "max_total_body_bytes",
     "max_concurrent_requests",
     "max_prompts",
+    "max_inputs",
     "max_lora_modules",
 )
 _DEADLINES = ("head_timeout_s", "body_timeout_s", "write_timeout_s", "keep_alive_s", "health_interval_s")

@@ -1,9 +1,10 @@
-"""Writes token ids as JSON, many at once: what JSON libraries do number by number is one look at a table here."""
+"""Token ids on the wire: those of requests are checked, those of answers written as JSON, many at once."""
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import InvalidRequestError
 from headrace.tokenization import TokenIds
 
 _ENTRY_BYTES = 8
@@ -13,8 +14,16 @@ _COMMA = ord(",")
 _ZERO = ord("0")
 
 
+def check_vocabulary(token_ids: list[int], vocab_size: int, *, param: str) -> None:
+    """Raise InvalidRequestError, naming the place in `param`, for an id that the model does not have."""
+    if token_ids and (largest := max(token_ids)) >= vocab_size:
+        at = f"{param}[{token_ids.index(largest)}]"
+        raise InvalidRequestError(f"{at} is {largest}, but the model's largest token id is {vocab_size - 1}", param=at)
+
+
 class TokenIdWriter:
-    """The JSON of ids below `vocab_size`, for which it holds 8 bytes each. Making one takes milliseconds."""
+    """The JSON of ids below `vocab_size`, for which it holds 8 bytes each: what JSON libraries do number by number is
+    one look at a table here. Making one takes milliseconds."""
 
     def __init__(self, vocab_size: int) -> None:
         self._entries = _entries(min(vocab_size, _MAX_ENTRIES))

@@ -14,7 +14,7 @@ from headrace.openai.schema.tokenize import DetokenizeRequest, DetokenizeRespons
 from headrace.server.cut import admitted, disconnected, leave_when
 from headrace.server.intake import read_body
 from headrace.server.serving import Serving
-from headrace.server.token_ids import TokenIdWriter
+from headrace.server.token_ids import TokenIdWriter, check_vocabulary
 from headrace.server.turns import Turns
 from headrace.server.writer import Writer
 from headrace.tokenization import ChatPrompt, TokenIds
@@ -123,17 +123,8 @@ class Detokenize:
         async with admitted(serving.live, scope, receive):
             request = self._decoder.decode(await read_body(scope, receive, serving.settings))
             serving.check_model(request.model)
-            _check_vocabulary(request.tokens, serving.model.vocab_size)
+            check_vocabulary(request.tokens, serving.model.vocab_size, param="tokens")
             async with leave_when(partial(disconnected, receive), name="disconnect watch"):
                 text = await serving.engine.tokenization.decode(request.tokens, model=serving.model.served_model_name)
                 writer = Writer(send, timeout_s=serving.settings.write_timeout_s)
                 await writer.send_json(msgspec.json.encode(DetokenizeResponse(text)))
-
-
-def _check_vocabulary(token_ids: list[int], vocab_size: int) -> None:
-    if token_ids and (largest := max(token_ids)) >= vocab_size:
-        index = token_ids.index(largest)
-        raise InvalidRequestError(
-            f"tokens[{index}] is {largest}, but the model's largest token id is {vocab_size - 1}",
-            param=f"tokens[{index}]",
-        )

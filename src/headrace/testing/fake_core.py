@@ -156,6 +156,9 @@ class FakeCore:
             sleep_level=self.sleep_level,
         )
 
+    def take_moved(self) -> tuple[TokenDelta, ...]:
+        return ()
+
     @property
     def operations(self) -> "FakeCore":
         return self

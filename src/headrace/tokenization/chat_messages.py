@@ -35,14 +35,30 @@ def prepare_messages(messages: Sequence[Message], *, content_format: ContentForm
     ]
 
 
+def with_contents(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """The prepared messages, an assistant's without content given an empty one.
+
+    Raises InvalidRequestError, naming the field, for any other that has none.
+    """
+    for index, message in enumerate(messages):
+        if "content" not in message and message["role"] != "assistant":
+            at = f"messages[{index}].content"
+            raise InvalidRequestError(f"{at} is missing or null, and the model's chat template needs it", param=at)
+    return [message if "content" in message else {**message, "content": ""} for message in messages]
+
+
 def num_text_chars(messages: Sequence[Message]) -> int:
     """Roughly how many characters of text the messages hold, counted without looking at the text."""
     num_chars = 0
+    others: list[object] = []
     for message in messages:
         if type(message) is dict or isinstance(message, Mapping):  # the first is seen ten times faster
             for value in message.values():
-                num_chars += len(value) if type(value) is str else _num_chars(value)
-    return num_chars
+                if type(value) is str:
+                    num_chars += len(value)
+                else:
+                    others.append(value)
+    return num_chars + _num_chars(others) if others else num_chars
 
 
 def _is_ready(message: Message, form: ContentFormat) -> TypeGuard[dict[str, object]]:
@@ -56,14 +72,18 @@ def _is_ready(message: Message, form: ContentFormat) -> TypeGuard[dict[str, obje
     )
 
 
-def _num_chars(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if type(value) is dict or isinstance(value, Mapping):
-        return sum(_num_chars(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return sum(_num_chars(item) for item in value)
-    return 0
+def _num_chars(values: list[object]) -> int:
+    """Of all texts in them, however deep; `values` is used up."""
+    num_chars = 0
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            num_chars += len(value)
+        elif type(value) is dict or isinstance(value, Mapping):
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+    return num_chars
 
 
 def _prepare(message: Message, *, at: str, form: ContentFormat) -> dict[str, object]:

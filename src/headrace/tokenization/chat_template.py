@@ -9,7 +9,7 @@ import jinja2
 import jinja2.nodes
 
 from headrace.errors import InvalidRequestError, TokenizationError
-from headrace.tokenization.chat_messages import ContentFormat, Message, prepare_messages
+from headrace.tokenization.chat_messages import ContentFormat, Message, prepare_messages, with_contents
 from headrace.tokenization.template_environment import TemplateEnvironment
 
 _RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
@@ -68,19 +68,11 @@ class ChatTemplate:
         name = self._choose(has_tools=tools is not None)
         prepared = prepare_messages(messages, content_format=self._content_formats[name])
         final_text = _mark_final_message(prepared) if continue_final_message else None
-        variables = {**self._special_tokens, **_checked(template_kwargs)}
-        try:
-            text = self._compiled[name].render(
-                messages=prepared,
-                tools=None if tools is None else list(tools),
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **variables,
-            )
-        except _RENDER_ERRORS as error:
-            raise InvalidRequestError(
-                f"the model's chat template refuses these messages: {error}", param="messages"
-            ) from error
+        variables: dict[str, object] = {**self._special_tokens, **_checked(template_kwargs)}
+        variables.update(
+            tools=None if tools is None else list(tools), documents=None, add_generation_prompt=add_generation_prompt
+        )
+        text = _render(self._compiled[name], prepared, variables)
         return text if final_text is None else _cut_at_mark(text, final_text)
 
     def _choose(self, *, has_tools: bool) -> str:
@@ -94,6 +86,19 @@ class ChatTemplate:
 
     def __repr__(self) -> str:
         return f"ChatTemplate({', '.join(sorted(self.sources))})"
+
+
+def _render(template: jinja2.Template, messages: list[dict[str, object]], variables: Mapping[str, object]) -> str:
+    """An assistant's message that is calls alone has no content; to a template that cannot do without, it is empty."""
+    try:
+        try:
+            return template.render(messages=messages, **variables)
+        except jinja2.UndefinedError:
+            return template.render(messages=with_contents(messages), **variables)
+    except _RENDER_ERRORS as error:
+        raise InvalidRequestError(
+            f"the model's chat template refuses these messages: {error}", param="messages"
+        ) from error
 
 
 def _compile(environment: jinja2.Environment, source: str, *, name: str) -> jinja2.Template:

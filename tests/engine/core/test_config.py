@@ -74,6 +74,15 @@ def test_making_a_config_does_not_import_torch(tiny_model_dir: Path) -> None:
         ("profiler_max_steps", 0),
         ("max_num_batched_tokens", 63),
         ("max_log_len", -1),
+        ("max_num_seqs", "5"),
+        ("max_num_seqs", 2.5),
+        ("kv_cache_memory_bytes", "1GiB"),
+        ("kv_cache_memory_bytes", True),
+        ("enable_lora", 1),
+        ("enable_prefix_caching", None),
+        ("gpu_memory_utilization", "0.5"),
+        ("served_model_name", 5),
+        ("disable_log_requests", "yes"),
     ],
 )
 def test_a_setting_out_of_range_is_named_with_its_value(setting: str, value: Any) -> None:

@@ -30,6 +30,20 @@ def test_a_request_is_announced_before_the_step_that_begins_it(
     assert [(delta.request_id, delta.is_running) for delta in run(driver)] == [("first", True), ("second", True)]
 
 
+def test_requests_that_sleep_put_back_are_told_once(
+    tiny_model_dir: Path, make_driver: Callable[..., CoreDriver]
+) -> None:
+    driver = make_driver(tiny_model_dir, max_num_seqs=1)
+    for name in ("runs", "waits"):
+        driver.core.add_request(add_request(name, [5, 6, 7], max_tokens=4))
+    driver.core.step()
+    driver.core.operations.sleep(1)
+    assert [(delta.request_id, delta.is_running) for delta in driver.core.take_moved()] == [("runs", False)]
+    assert driver.core.take_moved() == ()
+    driver.core.operations.wake_up(None)
+    assert [delta.request_id for delta in run(driver)] == ["runs", "waits"]
+
+
 def test_a_preempted_request_is_announced_as_waiting_and_again_as_running(
     tiny_model_dir: Path, make_driver: Callable[..., CoreDriver]
 ) -> None:

@@ -2,12 +2,21 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
+import warnings
 from collections.abc import Callable
 
 import pytest
 
-from headrace.engine import AsyncLLMEngine, FrontEndSettings, RequestOutput, RequestOutputKind, SamplingParams
+from headrace.engine import (
+    AsyncLLMEngine,
+    FrontEndSettings,
+    PoolingParams,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+)
 from headrace.engine.client.host import ThreadHost
 from headrace.engine.config import AsyncEngineArgs
 from headrace.engine.model_config import SamplingDefaults
@@ -217,6 +226,41 @@ async def test_a_cancelled_iteration_loses_nothing(engine: AsyncLLMEngine, core:
     assert "".join([output.outputs[0].text async for output in stream]) == "abc"
 
 
+async def test_a_second_consumer_of_a_stream_is_refused_and_the_first_gets_all(
+    engine: AsyncLLMEngine, core: FakeCore
+) -> None:
+    core.allow_steps(0)
+    stream = await engine.add_request("r", "abc", SamplingParams(max_tokens=3))
+    first = asyncio.ensure_future(anext(stream))
+    await settled(engine)
+    with pytest.raises(EngineError, match="one consumer"):
+        await anext(stream)
+    core.allow_steps(None)
+    outputs = [await first, *[output async for output in stream]]
+    assert outputs[-1].finished
+
+
+async def test_a_second_consumer_may_follow_one_that_was_cancelled(engine: AsyncLLMEngine, core: FakeCore) -> None:
+    core.allow_steps(0)
+    stream = await engine.add_request("r", "abc", SamplingParams(max_tokens=3))
+    first = asyncio.ensure_future(anext(stream))
+    await settled(engine)
+    first.cancel()
+    second = asyncio.ensure_future(anext(stream))  # before the first has noticed
+    await asyncio.wait([first])
+    core.allow_steps(None)
+    assert (await second).request_id == "r"
+    stream.close()
+
+
+async def test_params_of_the_other_kind_are_refused(engine: AsyncLLMEngine) -> None:
+    with pytest.raises(InvalidRequestError, match="generate takes SamplingParams"):
+        await anext(engine.generate("abc", PoolingParams(), "r"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="encode takes PoolingParams"):
+        await anext(engine.encode("abc", SamplingParams(), "r"))  # type: ignore[arg-type]
+    assert_nothing_left(engine)
+
+
 async def test_statistics_tell_what_runs(engine: AsyncLLMEngine, core: FakeCore) -> None:
     core.allow_steps(0)
     stream = await engine.add_request("r", "x" * 40, SamplingParams())
@@ -345,10 +389,34 @@ def test_an_engine_used_from_another_loop_says_so(core: FakeCore) -> None:
 
     with asyncio.Runner() as first:
         engine = first.run(start())
-        with asyncio.Runner() as second, pytest.raises(EngineError, match="another event loop"):
-            second.run(engine.start_background_loop())
+        with asyncio.Runner() as second:
+            for call in (engine.start_background_loop, lambda: engine.abort("r"), engine.shutdown_background_loop):
+                with pytest.raises(EngineError, match="another event loop"):
+                    second.run(call())
+        assert engine.is_running
         first.run(engine.shutdown_background_loop())
         first.run(engine.tokenization.aclose())
+
+
+def test_an_engine_whose_loop_was_closed_can_still_be_shut_down() -> None:
+    core = FakeCore()
+    host = ThreadHost(build_core=lambda _config: core)
+
+    async def start() -> AsyncLLMEngine:
+        async with TokenizationService() as tokenization:
+            tokenization.register("fake", ByteTokenizer())
+            engine = AsyncLLMEngine(fake_engine_config(), host=host, tokenization=tokenization)
+            await engine.start_background_loop()
+            return engine
+
+    engine = asyncio.run(start())
+    asyncio.run(engine.shutdown_background_loop())
+    assert engine.is_stopped
+    assert "not running" in repr(host)
+    with warnings.catch_warnings():  # that the first loop left its transport open is not the engine's doing
+        warnings.simplefilter("ignore", ResourceWarning)
+        del engine
+        gc.collect()
 
 
 def test_arguments_that_name_no_model_are_refused_before_anything_starts() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.wire.channel import AsyncChannel, BlockingChannel, ChannelClosedError, FrameSplitter, encode_frame
 from headrace.engine.wire.messages import Abort, CallResult, CoreStatistics, FromCore, Start, StepOutputs
-from headrace.errors import EngineError
+from headrace.errors import EngineError, InvalidRequestError
 
 
 @given(
@@ -34,6 +34,22 @@ def test_a_frame_that_is_too_long_is_refused_at_both_ends() -> None:
         encode_frame(Start(b"x" * 100), max_frame_bytes=10)
     with pytest.raises(EngineError, match="longer than the 10"):
         list(FrameSplitter(max_frame_bytes=10).feed(encode_frame(Start(b"x" * 100))))
+
+
+def test_a_value_that_cannot_be_sent_is_the_requests_fault() -> None:
+    with pytest.raises(InvalidRequestError, match="surrogates"):
+        encode_frame(Abort(("\ud800",)))
+
+
+async def test_the_core_says_so_when_it_is_sent_what_is_no_message() -> None:
+    front, core = await open_pair()
+    await front.channel.send(Abort(("a",)))
+    front.channel.post(Abort((5,)))  # type: ignore[arg-type]
+    await asyncio.to_thread(wait_for_messages, core, 1)
+    with pytest.raises(EngineError, match="no message: Expected `str`, got `int`"):
+        await asyncio.to_thread(core.receive, timeout_s=5.0)
+    core.close()
+    await front.channel.aclose()
 
 
 class Front:

@@ -49,6 +49,11 @@ async def test_ids_given_beside_a_text_are_used_and_the_text_repeated(inputs: In
         ({"prompt_token_ids": [1], "multi_modal_data": {}}, UnsupportedError, "multi_modal_data"),
         ("x" * 11, ContextLengthError, r"maximum context length is 10 tokens\. However, your prompt has 11 tokens"),
         ([1] * 10, ContextLengthError, "leaves none for an answer"),
+        (5, InvalidRequestError, "whole numbers"),
+        ({"prompt": 5}, InvalidRequestError, "whole numbers"),
+        ({"prompt": {"prompt": "x"}}, InvalidRequestError, "whole numbers"),
+        ({1, 2}, InvalidRequestError, "whole numbers"),
+        (iter([1, 2]), InvalidRequestError, "whole numbers"),
     ],
 )
 async def test_a_prompt_that_cannot_be_answered_is_refused(
@@ -82,6 +87,28 @@ def test_a_request_id_must_be_a_short_string(inputs: InputProcessor, request_id:
     with pytest.raises(InvalidRequestError) as caught:
         inputs.check(request_id, SamplingParams(), priority=0)
     assert caught.value.param == "request_id"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("arrival_time", "now"),
+        ("arrival_time", True),
+        ("arrival_time", float("nan")),
+        ("priority", True),
+        ("lora", {"lora_name": "a"}),
+        ("lora", "a"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_name(inputs: InputProcessor, field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=field):
+        inputs.check("r", SamplingParams(), **{"priority": 0, field: value})
+
+
+@pytest.mark.parametrize("params", [None, {"max_tokens": 3}])
+def test_params_that_are_none_are_refused(inputs: InputProcessor, params: object) -> None:
+    with pytest.raises(InvalidRequestError, match="SamplingParams or PoolingParams"):
+        inputs.check("r", params, priority=0)  # type: ignore[arg-type]
 
 
 def test_a_priority_is_refused_where_it_would_have_no_effect(inputs: InputProcessor) -> None:

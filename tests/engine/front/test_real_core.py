@@ -57,6 +57,18 @@ async def test_a_stream_of_deltas_joins_to_the_whole_answer(engine: AsyncLLMEngi
     assert tokenizer.decode(final.outputs[0].token_ids, skip_special_tokens=True) == final.outputs[0].text
 
 
+async def test_a_request_that_sleep_put_back_waits_and_ends_as_it_would_have(engine: AsyncLLMEngine) -> None:
+    (expected,) = await collect(engine, PROMPTS[1], "awake", greedy(output_kind=RequestOutputKind.FINAL_ONLY))
+    stream = await engine.add_request("r", PROMPTS[1], greedy())
+    await anext(stream)
+    if engine.request_state("r") is not None:  # a fast core may have ended it
+        await engine.sleep(1)
+        assert engine.request_state("r") in ("waiting", None)
+        await engine.wake_up()
+    outputs = [output async for output in stream]
+    assert not outputs or outputs[-1].outputs[0].token_ids == expected.outputs[0].token_ids
+
+
 async def test_thirty_two_at_once_answer_as_each_does_alone(engine: AsyncLLMEngine) -> None:
     alone = [(await collect(engine, prompt, prompt, greedy()))[-1].outputs[0].token_ids for prompt in PROMPTS]
     await engine.reset_prefix_cache()

@@ -43,6 +43,13 @@ async def test_a_request_goes_from_waiting_over_running_to_completed(engine: Asy
         assert result.outputs[0].text == "abca"
 
 
+async def test_what_are_no_sampling_params_are_refused_at_once(engine: AsyncLLMEngine) -> None:
+    async with RequestManager(engine) as manager:
+        with pytest.raises(InvalidRequestError, match="must be SamplingParams, got None"):
+            manager.add_request("r", "abc", None)  # type: ignore[arg-type]
+        assert manager.statistics().num_open == 0
+
+
 async def test_the_status_is_a_string() -> None:
     assert RequestStatus.WAITING == "waiting"
     assert [status.value for status in RequestStatus] == ["waiting", "running", "completed", "cancelled", "failed"]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.front.stop_strings import StopStringScanner
+from headrace.engine.front.stop_strings import StopStrings, StopStringScanner
 
 
 def scan(pieces: list[str], stops: tuple[str, ...], *, include: bool = False) -> tuple[str, str | None]:
-    scanner = StopStringScanner(stops, include_in_output=include)
+    scanner = StopStringScanner(StopStrings(stops), include_in_output=include)
     shown = ""
     for piece in pieces:
         result = scanner.feed(piece)
@@ -55,12 +55,12 @@ def test_the_stop_string_is_shown_when_asked_and_nothing_after_it() -> None:
 
 
 def test_only_what_could_begin_a_stop_string_is_held_back() -> None:
-    scanner = StopStringScanner(("STOP",), include_in_output=False)
+    scanner = StopStringScanner(StopStrings(("STOP",)), include_in_output=False)
     assert [scanner.feed(piece).text for piece in ("hello S", "T", "x", "OP")] == ["hello ", "", "STx", "OP"]
 
 
 def test_no_stop_string_ends_in_text_that_may_not_stop_but_one_may_begin_there() -> None:
-    scanner = StopStringScanner(("ab",), include_in_output=False)
+    scanner = StopStringScanner(StopStrings(("ab",)), include_in_output=False)
     assert scanner.feed("ab a", may_stop=False).stopped_by is None
     assert scanner.feed("b").stopped_by == "ab"
 
@@ -76,3 +76,12 @@ def test_where_the_text_is_cut_changes_nothing(
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
     assert scan(pieces, stops, include=include) == first_stop(text, stops, include=include)
+
+
+def test_the_automaton_has_a_state_for_each_beginning_and_no_more() -> None:
+    """So a character costs the same however many stop strings there are."""
+    stops = StopStrings(("abc", "abd", "bd", "abc"))
+    assert repr(stops) == "StopStrings(4, 7 states)"
+    state = stops.after(stops.after(stops.after(0, "a"), "b"), "d")
+    assert (stops.num_chars(state), stops.found(state)) == (3, "abd")
+    assert (stops.open(state), stops.after(state, "x")) == (0, 0)

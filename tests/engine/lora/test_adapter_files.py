@@ -167,3 +167,39 @@ def test_the_config_alone_can_be_read(write: Callable[..., Path]) -> None:
 
 def test_the_random_adapter_script_writes_what_is_read(adapted: Any) -> None:
     assert len(load_file(adapted.paths["attention"] / "adapter_model.safetensors")) == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("path", ["/nowhere\0", "~nobody-by-this-name/adapter", "x" * 100_000, "/dev/null"])
+def test_a_path_that_leads_nowhere_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        read(Path(path))
+    assert refusal.value.param == "lora_path"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b"\xff",
+        b'{"r": 2, "lora_alpha": 8, "target_modules": ["\xff"]}',
+        b'{"r": 2, "lora_alpha": 8, "target_modules": ["q_proj"], "lora_bias": %s}' % (b"[" * 50_000 + b"]" * 50_000),
+        b'{"r": 2, "lora_alpha": 8, "target_modules": ["q_proj"], "rank_pattern": {"(": 2}}',
+        b'{"r": 2, "lora_alpha": 8, "target_modules": ["q_proj"], "alpha_pattern": {"*": 2}}',
+        b'{"r": 2, "lora_alpha": 8, "target_modules": ["q_proj"], "exclude_modules": "("}',
+        b'{"r": 2, "lora_alpha": 1e400, "target_modules": ["q_proj"]}',
+    ],
+)
+def test_a_config_of_any_wrongness_is_refused(write: Callable[..., Path], config: bytes) -> None:
+    directory = write()
+    (directory / "adapter_config.json").write_bytes(config)
+    with pytest.raises(InvalidRequestError) as refusal:
+        read(directory)
+    assert refusal.value.param == "lora_path"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 8, b"\xff" * 100, b"\x02" + b"\0" * 7 + b"{}"])
+def test_tensors_of_any_wrongness_are_refused(write: Callable[..., Path], content: bytes) -> None:
+    directory = write()
+    (directory / "adapter_model.safetensors").write_bytes(content)
+    with pytest.raises(InvalidRequestError) as refusal:
+        read(directory)
+    assert refusal.value.param == "lora_path"

@@ -1,10 +1,13 @@
 """A request with an adapter gets the tokens of the model with that adapter merged, whoever shares its steps."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.engine.lora_request import LoRARequest
 from headrace.testing.core_driver import CoreDriver, add_request
 
 MakeDriver = Callable[..., CoreDriver]
@@ -77,6 +80,31 @@ def test_the_prefix_cache_keeps_adapters_apart(adapted: Any, make_driver: MakeDr
             driver.add(add_request(request_id, prompt, lora=lora))
             assert driver.run()[request_id] == adapted.greedy(name, prompt)
             assert driver.ends[request_id].num_cached_tokens == num_cached
+
+
+def test_an_adapter_with_new_files_at_the_same_place_finds_no_block_of_the_old_ones(
+    adapted: Any, make_driver: MakeDriver, tmp_path: Path
+) -> None:
+    driver = lora_driver(adapted, make_driver, block_size=4)
+    place = LoRARequest("renewed", 9, str(tmp_path / "adapter"))
+    for name in ("wide", "attention"):
+        shutil.copytree(adapted.paths[name], place.lora_path, dirs_exist_ok=True)
+        driver.add(add_request(name, PROMPTS[3], lora=place))
+        assert driver.run()[name] == adapted.greedy(name, PROMPTS[3])
+        assert driver.ends[name].num_cached_tokens == 0
+        assert driver.core.operations.remove_lora(place.lora_int_id)
+
+
+def test_requests_that_run_keep_their_blocks_when_their_adapter_is_removed(
+    adapted: Any, make_driver: MakeDriver
+) -> None:
+    driver = lora_driver(adapted, make_driver, block_size=4)
+    driver.add(add_request("before", PROMPTS[2], lora=adapted.request("wide")))
+    driver.step()
+    driver.core.operations.remove_lora(adapted.request("wide").lora_int_id)
+    driver.add(add_request("after", PROMPTS[2], lora=adapted.request("wide")))
+    expected = adapted.greedy("wide", PROMPTS[2])
+    assert driver.run() == {"before": expected, "after": expected}
 
 
 def test_an_adapter_in_half_precision_begins_as_the_merged_model(adapted: Any, make_driver: MakeDriver) -> None:

@@ -120,8 +120,8 @@ async def test_a_bad_word_is_forbidden_with_and_without_a_space() -> None:
     assert await encode_bad_words(["no"], encode=encode) == ((5,), (6,))
 
 
-async def test_the_spaced_form_counts_only_when_it_is_as_long_and_begins_otherwise() -> None:
-    assert await encode_bad_words(["none", "un"], encode=encode) == ((5, 7), (9,))
+async def test_a_spaced_form_counts_unless_it_ends_with_the_word_itself() -> None:
+    assert await encode_bad_words(["none", "un"], encode=encode) == ((5, 7), (8,), (9,))
 
 
 async def test_a_bad_word_without_tokens_is_refused() -> None:

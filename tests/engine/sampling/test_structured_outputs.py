@@ -54,6 +54,11 @@ def test_a_schema_is_the_same_as_text_and_as_an_object() -> None:
     assert len({as_object, StructuredOutputsParams(json={"type": "object"})}) == 1
 
 
+def test_an_empty_schema_asks_for_json_of_any_kind() -> None:
+    wanted = StructuredOutputsParams(json={})
+    assert (wanted.kind, wanted.json) == ("json", "{}")
+
+
 def test_the_older_name_is_taken() -> None:
     wanted = GuidedDecodingParams(choice=["a", "b"])
     params = SamplingParams(guided_decoding=wanted)
@@ -114,6 +119,38 @@ def test_a_text_of_the_form_passes_and_no_other(
     walk(matcher, tokenizer, text)
     assert matcher.is_complete or allowed(matcher) & set(EOS), "an answer that is complete may end"
     walk(grammar.start(), tokenizer, text)  # the first answer has left no trace in the grammar
+
+
+def test_thousands_of_choices_that_begin_alike_are_followed(
+    compile_grammar: GrammarCompiler, tiny_model_dir: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+    choices = [f"customer-{number:05}" for number in range(4096)]
+    grammar = compile_grammar(StructuredOutputsParams(choice=choices))
+    for choice in (choices[0], choices[2718], choices[-1]):
+        matcher = grammar.start()
+        walk(matcher, tokenizer, choice)
+        assert matcher.is_complete
+
+
+def test_a_choice_means_itself_whatever_its_characters(compile_grammar: GrammarCompiler, tiny_model_dir: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+    odd = [f"x{chr(code)}y" for code in (*range(0x80), 0xE9, 0x2028, 0x1F642)]
+    grammar = compile_grammar(StructuredOutputsParams(choice=[*odd, "x\\d", "(?i)x", "a|b", "a&b", "~a", "[^x]"]))
+    for choice in (*odd, "x\\d", "(?i)x", "a|b", "a&b", "~a", "[^x]"):
+        walk(grammar.start(), tokenizer, choice)
+    matcher = grammar.start()
+    matcher.advance(tokenizer.encode("Z", add_special_tokens=False).ids[0])
+    assert matcher.error is not None
+
+
+def test_a_choice_that_begins_another_may_end_or_go_on(compile_grammar: GrammarCompiler, tiny_model_dir: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+    matcher = compile_grammar(StructuredOutputsParams(choice=["ab", "a"])).start()
+    walk(matcher, tokenizer, "a")
+    assert allowed(matcher) & set(EOS)
+    walk(matcher, tokenizer, "b")
+    assert matcher.is_complete
 
 
 def test_an_answer_is_complete_when_nothing_may_follow(compile_grammar: GrammarCompiler, tiny_model_dir: Path) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.admission.account import Account
-from headrace.gateway.admission.budget import Budget, window_at
+from headrace.gateway.admission.budget import Budget, Window, window_at
 from headrace.gateway.admission.limits import (
     NO_LIMITS,
     Hold,
@@ -74,7 +74,36 @@ def test_what_was_spent_outlives_a_change_of_the_budgets() -> None:
 
     assert account.levels(LIMITS, windows=WINDOWS[:1], now_us=0).spent == (507,)
     account.use(num_tokens=0, cost=1, limits=NO_LIMITS, windows=(), now_us=0)
-    assert account.levels(LIMITS, windows=WINDOWS, now_us=0).spent == (0, 0)
+    assert account.levels(LIMITS, windows=WINDOWS, now_us=0).spent == (508, 508)
+
+
+def test_windows_that_have_ended_are_not_remembered() -> None:
+    account = Account()
+    for day in range(50):
+        now_us = day * 86400 * 10**6
+        windows = (window_at("day", day * 86400.0),)
+        account.note_spent((day,), windows=windows, now_us=now_us)
+        account.use(num_tokens=0, cost=1, limits=LIMITS, windows=windows, now_us=now_us)
+
+    assert account._spent_elsewhere == {}
+
+
+KEPT_WINDOWS = (window_at("hour", 0.0), window_at("day", 0.0), window_at("month", 0.0), window_at("total", 0.0))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sets(st.sampled_from(KEPT_WINDOWS))), max_size=20))
+def test_requests_of_old_and_new_limits_all_count_in_every_budget_that_was_there(
+    uses: list[tuple[int, set[Window]]],
+) -> None:
+    account, expected = Account(), dict.fromkeys(KEPT_WINDOWS, 0)
+    seen: set[Window] = set()
+    for cost, windows in uses:
+        seen |= windows
+        account.use(num_tokens=0, cost=cost, limits=LIMITS, windows=tuple(windows), now_us=0)
+        for window in seen:
+            expected[window] += cost
+
+    assert account.levels(LIMITS, windows=KEPT_WINDOWS, now_us=0).spent == tuple(expected.values())
 
 
 rates = st.none() | st.integers(1, 50)

@@ -157,6 +157,50 @@ async def test_tokens_are_held_at_their_most_and_corrected_by_the_usage(tmp_path
     assert "lower max_tokens" in str(hopeless.error["message"])
 
 
+async def test_a_long_stream_without_a_limit_is_charged_for_each_event_when_its_client_leaves(tmp_path: Path) -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.start_chunked()
+        for _ in range(30):
+            await exchange.chunk(chunk_event("x"))
+        await hangs(exchange)
+
+    admission = AdmissionSettings(keys_file=keys_file(tmp_path), default_completion_tokens=5)
+    async with FakeUpstream(behaviour=behaviour) as upstream, running_gateway(upstream, admission=admission) as gateway:
+        for fields in ({}, {"max_tokens": 20}):
+            async with raw_client(gateway) as client:
+                await client.send(chat_request(chat_body(stream=True, **fields), extra=auth(ALICE)))
+                await client.read_head()
+                num_events = 0
+                while num_events < 30:
+                    num_events += (await client.read_chunk()).count(b"data:")
+            await settled(gateway)
+        usage = await usage_of_key(gateway)
+
+    assert (usage["total"]["num_estimated"], usage["total"]["completion_tokens"]) == (2, 30 + 20)
+
+
+async def test_a_request_from_before_a_change_of_the_budgets_leaves_what_was_spent_alone(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    write_entries(file, [entry("alice", ALICE)])
+    admission = AdmissionSettings(keys_file=str(file), price=PRICE, keys_interval_s=0.05)
+    async with FakeUpstream(behaviour=hangs) as upstream, running_gateway(upstream, admission=admission) as gateway:
+        async with raw_client(gateway) as client:
+            await client.send(chat_request(extra=auth(ALICE)))
+            while not requests_of(upstream):
+                await asyncio.sleep(0)
+            write_entries(file, [entry("alice", ALICE, budgets={"month": "20"})])
+            while not (await usage_of_key(gateway))["budgets"]:
+                await asyncio.sleep(0.01)
+            upstream.behaviour = completes("x", prompt_tokens=1000, completion_tokens=500)
+            await ask(gateway)
+            before = (await usage_of_key(gateway))["budgets"][0]["spent"]
+        await settled(gateway)
+        after = (await usage_of_key(gateway))["budgets"][0]["spent"]
+
+    assert before == Decimal("0.002")
+    assert after >= before
+
+
 async def test_tokens_under_way_count_and_come_back_when_the_client_leaves(tmp_path: Path) -> None:
     admission = AdmissionSettings(keys_file=keys_file(tmp_path, tokens_per_minute=1000))
     async with FakeUpstream(behaviour=hangs) as upstream, running_gateway(upstream, admission=admission) as gateway:

@@ -194,6 +194,20 @@ def test_a_ticket_writes_what_it_tells(waited_s: float, why_local: str | None, p
         ),
         (call_of(), PromptCount(total=1001, longest=1001), Hold(num_tokens=1001, cost=1001)),
         (call_of(path=b"/v1/embeddings"), PROMPT, Hold(num_tokens=100, cost=100)),
+        (call_of(max_completion_tokens=7), PROMPT, Hold(num_tokens=150, completion_tokens=50, cost=200)),
+        (call_of(max_output_tokens=7), PROMPT, Hold(num_tokens=150, completion_tokens=50, cost=200)),
+        (call_of(max_completion_tokens=70), PROMPT, Hold(num_tokens=170, completion_tokens=70, cost=240)),
+        (
+            call_of(path=b"/v1/completions", max_completion_tokens=1),
+            PROMPT,
+            Hold(num_tokens=150, completion_tokens=50, cost=200),
+        ),
+        (call_of(best_of=3, n=2), PROMPT, Hold(num_tokens=250, completion_tokens=150, cost=400)),
+        (
+            call_of(messages=[{"role": "user", "content": "x" * 574}], prompt_token_ids=[1]),
+            PromptCount(total=1, longest=1),
+            Hold(num_tokens=252, completion_tokens=50, cost=302),
+        ),
         (call_of(path=b"/tokenize"), PROMPT, Hold()),
     ],
 )
@@ -202,3 +216,31 @@ def test_the_most_that_a_request_can_use_is_held(call: Call, prompt: PromptCount
 
     assert hold_of(call, prompt, price=price, default_completion_tokens=512) == expected
     assert hold_of(call, prompt, price=None, default_completion_tokens=512).cost == 0
+
+
+UNCOUNTED = PromptCount(why="prompt_not_understood")
+BASE64 = "A" * 3_000_000
+URL = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
+
+
+@pytest.mark.parametrize(
+    ("part", "num_tokens"),
+    [
+        (URL, 16_384),
+        (SOUND, 16_384),
+        (PICTURE, 16_384),
+        ({"type": "text", "text": BASE64}, 1_000_000),
+        ({"type": "text", "text": ";base64," + "A " * 1_500_000}, 1_000_000),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 3000}}, 1000),
+    ],
+)
+def test_a_picture_counts_as_a_large_one_at_most_whatever_the_size_of_its_file(
+    part: dict[str, object], num_tokens: int
+) -> None:
+    call = call_of(messages=[{"role": "user", "content": [part, part]}])
+
+    hold = hold_of(call, UNCOUNTED, price=None, default_completion_tokens=512)
+
+    assert 2 * num_tokens <= hold.prompt_tokens < 2 * num_tokens + 100

@@ -94,6 +94,7 @@ HASH = hash_text(digest_of(b"x"))
     ("text", "words"),
     [
         ("keys: [", "cannot be read"),
+        ("keys: [2024-99-99]", "cannot be read"),
         ("other: []", "other"),
         (f"keys: [{{name: a, hash: '{HASH}', colour: red}}]", "colour"),
         (f"keys: [{{name: 'a b', hash: '{HASH}'}}]", "name"),

@@ -87,6 +87,19 @@ def test_who_left_is_never_called() -> None:
     assert len(line) == 0
 
 
+def test_a_key_is_not_charged_for_requests_that_left() -> None:
+    line = queue()
+    for index in range(60):
+        push(line, f"b{index}", key="b")
+    left = [push(line, f"gone {index}", key="a", cost=1000) for index in range(50)]
+    for one in left:
+        assert one is not None
+        line.remove(one)
+    push(line, "a", key="a")
+
+    assert "a" in [line.pop(0.0) for _ in range(2)]
+
+
 costs = st.lists(st.integers(1, 500), min_size=40, max_size=40)
 
 
@@ -108,6 +121,29 @@ def test_backlogged_keys_get_their_shares_within_one_request_of_each(
         served[key] += (costs_a if key == "a" else costs_b)[index]
         left[key] -= 1
         assert abs(served["a"] / weight_a - served["b"] / weight_b) <= bound + 1e-6
+
+
+@given(
+    shares=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 99)), min_size=20, max_size=80),
+    leaves=st.sets(st.integers(0, 79)),
+)
+def test_whoever_leaves_keys_that_wait_get_their_shares(shares: list[tuple[str, int]], leaves: set[int]) -> None:
+    line = queue()
+    entries = [push(line, str(number), key=key, cost=cost) for number, (key, cost) in enumerate(shares)]
+    stay = [number for number in range(len(shares)) if number not in leaves]
+    for number in leaves & set(range(len(shares))):
+        entry = entries[number]
+        assert entry is not None
+        line.remove(entry)
+    served = {"a": 0, "b": 0}
+    left = {key: sum(shares[number][0] == key for number in stay) for key in "ab"}
+    while all(left.values()):
+        item = line.pop(0.0)
+        assert item is not None
+        key, cost = shares[int(item)]
+        served[key] += cost
+        left[key] -= 1
+        assert abs(served["a"] - served["b"]) <= 2 * 99
 
 
 events = st.tuples(st.sampled_from(["push", "pop", "remove"]), st.integers(0, 2), st.integers(0, 3), st.integers(1, 99))

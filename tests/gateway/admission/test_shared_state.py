@@ -42,6 +42,7 @@ LIMITS = KeyLimits(
     budgets=(Budget(period="day", amount=900), Budget(period="total", amount=3000)),
 )
 KEY = ApiKey(name="k", digest=b"", limits=LIMITS)
+NO_LIMIT_KEY = ApiKey(name="k", digest=b"")
 HOLD = Hold(num_tokens=100, cost=50)
 BILL = Bill(prompt_tokens=20, completion_tokens=10, cost=15, source="usage")
 
@@ -223,6 +224,99 @@ def test_who_leaves_while_the_store_is_asked_leaves_nothing_held() -> None:
     run_virtual(scenario())
 
 
+class SlowStore(FakeStore):
+    """Answers after `pause_s`, and remembers how many questions it had at a time."""
+
+    def __init__(self, pause_s: float) -> None:
+        super().__init__()
+        self.pause_s = pause_s
+        self.num_at_once = self.most_at_once = 0
+
+    async def _reach(self) -> None:
+        self.num_at_once += 1
+        self.most_at_once = max(self.most_at_once, self.num_at_once)
+        await asyncio.sleep(self.pause_s)
+        self.num_at_once -= 1
+        await super()._reach()
+
+
+def test_a_burst_is_asked_for_in_turns_and_is_no_outage() -> None:
+    async def scenario() -> None:
+        store = SlowStore(0.1)
+        state = shared(store)
+        grants = await asyncio.gather(*[state.take(NO_LIMIT_KEY, HOLD) for _ in range(300)])
+        assert all(grant.lease is not None for grant in grants)
+        assert (state.why_local, store.most_at_once) == (None, 32)
+        for grant in grants:
+            state.settle(grant, "m", NOTHING)
+        await state.aclose()
+        assert store.leases == {}
+
+    run_virtual(scenario())
+
+
+def test_nobody_waits_for_long_to_ask_a_slow_store() -> None:
+    async def scenario() -> None:
+        store = SlowStore(0.2)
+        state = shared(store)
+        grants = await asyncio.gather(*[state.take(NO_LIMIT_KEY, HOLD) for _ in range(1000)])
+        assert asyncio.get_running_loop().time() < 2.5
+        assert 0 < sum(grant.lease is None for grant in grants) < 1000
+        for grant in grants:
+            state.settle(grant, "m", NOTHING)
+        await state.aclose()
+        assert store.leases == {}
+
+    run_virtual(scenario())
+
+
+def test_what_no_limit_bounds_is_not_told_the_store() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        state = shared(store)
+        huge = Hold(num_tokens=10**30, completion_tokens=10**29, cost=10**40)
+        grant = await state.take(NO_LIMIT_KEY, huge)
+        assert list(store.leases.values()) == [Hold()]
+        assert grant.hold == huge
+        state.settle(grant, "m", BILL)
+        await state.aclose()
+        assert store.leases == {}
+
+    run_virtual(scenario())
+
+
+def test_the_end_of_a_gateway_does_not_wait_out_an_outage_that_is_over() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        state = shared(store)
+        grant = await state.take(KEY, HOLD)
+        store.is_away = True
+        alone = await state.take(KEY, HOLD)
+        store.is_away = False
+        for one in (grant, alone):
+            state.settle(one, "m", BILL)
+        await state.aclose()
+        assert (store.spent, store.leases, store.is_closed) == (2 * 15, {}, True)
+
+    run_virtual(scenario())
+
+
+def test_what_was_used_in_an_outage_counts_in_budgets_that_came_meanwhile() -> None:
+    async def scenario() -> None:
+        store = FakeStore()
+        store.is_away = True
+        state = shared(store)
+        for key in (NO_LIMIT_KEY, KEY, NO_LIMIT_KEY):
+            state.settle(await state.take(key, HOLD), "m", BILL)
+        store.is_away = False
+        await state.aclose()
+        (batch,) = store.settled.values()
+        assert batch.cost == 3 * 15
+        assert [window.name for window in batch.windows] == ["day-1970-01-01", "total"]
+
+    run_virtual(scenario())
+
+
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
     with RedisServer() as server:
@@ -314,6 +408,24 @@ async def test_leases_are_renewed_if_they_are_there(store: RedisStore) -> None:
 
     assert await store._client.zcard("headrace:{k}:leases") == 1
     assert await store._client.zscore("headrace:{k}:leases", members[0]) != before
+
+
+@needs_redis
+@pytest.mark.integration
+async def test_one_request_of_any_size_takes_the_limits_from_nobody(store: RedisStore, redis, tmp_path: Path) -> None:
+    admission = AdmissionSettings(keys_file=keys_file(tmp_path), price=PRICE, state=redis.url, state_timeout_s=5.0)
+    async with (
+        FakeUpstream(behaviour=completes("x")) as upstream,
+        running_gateway(upstream, admission=admission) as gateway,
+    ):
+        answers = [await ask(gateway, n=9 * 10**18, max_tokens=10**6), await ask(gateway)]
+        upstream.behaviour = completes("x", prompt_tokens=9 * 10**18, completion_tokens=9 * 10**18)
+        answers += [await ask(gateway), await ask(gateway)]
+
+        assert [(one.status, one.header("x-headrace-limits")) for one in answers] == [(200, None)] * 4
+        usage = await usage_of_key(gateway)
+
+    assert (usage["total"]["num_requests"], usage["total"]["num_estimated"]) == (4, 2)
 
 
 @needs_redis

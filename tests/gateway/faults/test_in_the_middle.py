@@ -5,6 +5,7 @@ import json
 import pytest
 
 import openai
+from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.testing.fake_upstream import (
     FakeUpstream,
     answers,
@@ -17,6 +18,8 @@ from headrace.testing.fake_upstream import (
 from tests.gateway.support import chat_body, chat_request, exchange, raw_client, running_gateway
 
 pytestmark = pytest.mark.integration
+
+PRICED = AdmissionSettings(price=("demo=1/1/1",))
 
 
 @pytest.mark.parametrize("half", [b"", b'data: {"choices": [{"del', b"data: x\n"])
@@ -76,6 +79,28 @@ async def test_a_body_that_is_no_stream_breaks_off_and_never_looks_complete(piec
 
     assert answer.status == 200
     assert not answer.is_complete
+
+
+async def test_an_answer_that_was_held_for_its_cost_comes_from_another_endpoint_instead() -> None:
+    cut = sends(head(200, ["content-type: application/json", "content-length: 100"]), b'{"half":')
+    async with (
+        FakeUpstream(behaviour=cut) as bad,
+        FakeUpstream(behaviour=completes("whole")) as good,
+        running_gateway(bad, good, policy="round_robin", admission=PRICED) as gateway,
+    ):
+        answer = await exchange(gateway, chat_request())
+
+        assert [endpoint.load.statistics().num_failed for endpoint in gateway.fleet.endpoints] == [1, 0]
+    assert (answer.status, answer.header("x-headrace-endpoint"), answer.is_complete) == (200, good.url, True)
+    assert (answer.header("x-headrace-cost"), len(bad.received)) == ("0.000005", 1)
+
+
+async def test_an_answer_that_was_held_for_its_cost_and_breaks_off_is_an_error_and_free() -> None:
+    cut = sends(head(200, ["content-type: application/json", "content-length: 100"]), b'{"half":')
+    async with FakeUpstream(behaviour=cut) as upstream, running_gateway(upstream, admission=PRICED) as gateway:
+        answer = await exchange(gateway, chat_request())
+
+    assert (answer.status, answer.is_complete, answer.error["code"]) == (502, True, "upstream_protocol_error")
 
 
 async def test_an_http10_client_sees_a_reset_when_a_body_breaks_off() -> None:

@@ -97,6 +97,14 @@ async def test_an_absolute_url_names_the_route_and_not_the_place() -> None:
     assert (received.target, received.header("host")) == (f"{CHAT}?q=1", upstream.url.removeprefix("http://"))
 
 
+async def test_what_follows_the_question_mark_of_an_absolute_url_is_no_path() -> None:
+    request = chat_request(BODY).replace(CHAT.encode(), f"http://gateway?x={CHAT}".encode(), 1)
+    async with FakeUpstream() as upstream, running_gateway(upstream) as gateway:
+        answer = await exchange(gateway, request)
+
+    assert (answer.status, upstream.received) == (404, [])
+
+
 async def test_a_client_cannot_frame_the_endpoints_request_through_connection_fields() -> None:
     fields = "Connection: keep-alive, content-length, host, x-forwarded-for, x-mine\r\nX-Mine: 1\r\n"
     async with FakeUpstream() as upstream, running_gateway(upstream) as gateway:

@@ -59,7 +59,7 @@ def monitor_of(gateway: Gateway) -> KvEventMonitor:
 
 async def predicted(gateway: Gateway) -> int:
     gateway.tokenization.register("demo", ByteTokenizer())
-    body = msgspec.json.encode({"model": "demo", "prompt_token_ids": IDS, "prompt": ""})
+    body = msgspec.json.encode({"model": "demo", "prompt": IDS})
     request = b"POST /v1/completions HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     answer = await exchange(gateway, request)
     return int(answer.header("x-headrace-cached-tokens-predicted") or -1)

@@ -216,6 +216,28 @@ async def test_a_batch_that_was_lost_last_is_found_when_it_is_quiet() -> None:
         assert subscription.statistics().num_replayed == 1
 
 
+async def test_a_replay_that_never_comes_holds_up_events_once() -> None:
+    with zmq.asyncio.Context() as context:
+        publisher, sink = Publisher(context), WatchedSink()
+        source = EventSource(publisher.source.publish, "tcp://127.0.0.1:1")
+        subscription = Subscription(source, sink, quiet_s=0.01, replay_timeout_s=0.2)
+        task = asyncio.get_running_loop().create_task(subscription.run(context))
+        try:
+            await publisher.wait_for_subscriber()
+            for number in range(5):
+                tokens = [number, number]
+                await publisher.publish(stored(number, tokens=tokens))
+                await sink.wait_for(lambda tokens=tokens: sink.num_held(tokens) == 1)
+                await asyncio.sleep(0.05)  # long enough for it to be quiet
+
+            statistics = subscription.statistics()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            publisher.close()
+    assert (statistics.num_batches, statistics.num_unanswered) == (5, 1)
+
+
 async def test_what_cannot_be_read_is_counted_and_passed_over() -> None:
     async with following() as (publisher, sink, subscription):
         await publisher._publishing.send_multipart([b"", b"not a number", b"x"])

@@ -129,6 +129,10 @@ class EngineCore:
             self._events.flush()
         return deltas
 
+    def take_moved(self) -> tuple[TokenDelta, ...]:
+        """Which requests an operation has put back to wait, once."""
+        return _moves((request_id, False) for request_id in self.operations.take_put_back())
+
     def check(self) -> None:
         """For while there is no work: raises EngineError, with the cause, when a worker has ended by itself."""
         self._executor.check()
@@ -200,15 +204,19 @@ class EngineCore:
     def _moved(self, plan: StepPlan) -> tuple[TokenDelta, ...]:
         begun = [(request.request_id, True) for request in plan.admitted]
         back = [(request_id, False) for request_id in plan.released if self._scheduler.is_waiting(request_id)]
-        return tuple(
-            TokenDelta(request_id=request_id, new_token_ids=(), is_running=is_running)
-            for request_id, is_running in back + begun
-        )
+        return _moves(back + begun)
 
     def _take_refused(self) -> tuple[TokenDelta, ...]:
         refused = tuple(self._refused)
         self._refused.clear()
         return refused
+
+
+def _moves(moved: Iterable[tuple[str, bool]]) -> tuple[TokenDelta, ...]:
+    """By request id whether it begins to run, or else waits again."""
+    return tuple(
+        TokenDelta(request_id=request_id, new_token_ids=(), is_running=is_running) for request_id, is_running in moved
+    )
 
 
 def _block_hasher(config: EngineConfig) -> BlockHasher:

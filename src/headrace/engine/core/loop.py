@@ -57,6 +57,10 @@ class Core(Protocol):
         """`announce` is to be told, before the step is computed, which requests begin to run or were put back."""
         ...
 
+    def take_moved(self) -> tuple[TokenDelta, ...]:
+        """Which requests a call has put back to wait, once."""
+        ...
+
     def check(self) -> None:
         """Called at least once a heartbeat while there is no work. Raises when a part of the core ended by itself."""
         ...
@@ -178,9 +182,9 @@ class CoreLoop:
             self._channel.send(CallResult(call_id=abort.call_id))
 
     def _call(self, call: Call) -> None:
-        """The statistics go first, so that whoever waits for the answer sees what the call has changed."""
+        """Statistics and states go first, so that whoever waits for the answer sees what the call has changed."""
         result = run_call(self._core.operations, call)
-        self._send_outputs(())
+        self._send_outputs(self._core.take_moved())
         self._channel.send(result)
 
     def _send_outputs(self, deltas: tuple[TokenDelta, ...]) -> None:

@@ -22,6 +22,7 @@ class CoreOperations:
         self._cache = cache
         self._events = events
         self._sleep = SleepState()
+        self._put_back: list[str] = []
 
     def __repr__(self) -> str:
         return f"CoreOperations(sleep level {self.sleep_level})"
@@ -30,6 +31,11 @@ class CoreOperations:
     def sleep_level(self) -> int:
         """0 when awake."""
         return self._sleep.level
+
+    def take_put_back(self) -> tuple[str, ...]:
+        """The requests that wait again since a call, once."""
+        put_back, self._put_back = tuple(self._put_back), []
+        return put_back
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, with no change, while a request holds blocks."""
@@ -49,7 +55,9 @@ class CoreOperations:
         """
         check_level(level)
         if not self._sleep.is_asleep:
-            self._executor.execute(self._scheduler.preempt_all())
+            plan = self._scheduler.preempt_all()
+            self._executor.execute(plan)
+            self._put_back += [name for name in plan.released if self._scheduler.is_waiting(name)]
             self.reset_prefix_cache()
         self._executor.collective_rpc("sleep", args=(level,))
         self._sleep.fall_asleep(level)
@@ -80,7 +88,10 @@ class CoreOperations:
 
     def remove_lora(self, lora_int_id: int) -> bool:
         """Forget an adapter. False if it is not loaded."""
-        return all(self._executor.collective_rpc("remove_lora", args=(lora_int_id,)))
+        was_removed = all(self._executor.collective_rpc("remove_lora", args=(lora_int_id,)))
+        if was_removed:
+            self._scheduler.note_removed_adapter()
+        return was_removed
 
     def list_loras(self) -> list[int]:
         """Ids of the loaded adapters, in order."""

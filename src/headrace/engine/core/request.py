@@ -65,6 +65,8 @@ class Request:
     pooling: PoolingParams | None = None
     """Set for an embedding: the request ends when its prompt is computed."""
     lora: LoRARequest | None = None
+    lora_epoch: int = 0
+    """How often an adapter had been removed when its blocks were named: see `Scheduler.note_removed_adapter`."""
     guide: Guide | None = None
     """Follows the whole answer: a preemption takes nothing back."""
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -107,7 +109,10 @@ class Request:
     @property
     def every_block_keys(self) -> ExtraKeys:
         """What sets the blocks of this request apart from others with the same tokens: see `headrace.prefix_hash`."""
-        return (lora_key(self.lora.lora_name, self.lora.lora_path),) if self.lora is not None else ()
+        if self.lora is None:
+            return ()
+        key = lora_key(self.lora.lora_name, self.lora.lora_path)
+        return (key, ("lora_epoch", self.lora_epoch)) if self.lora_epoch else (key,)
 
     @property
     def first_block_keys(self) -> ExtraKeys:
@@ -131,6 +136,12 @@ class Request:
     def num_missing_tokens(self) -> int:
         """Tokens to compute before the next one can be drawn; 1 while the request decodes."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    def enter_lora_epoch(self, epoch: int) -> None:
+        """Name its blocks anew. Not while it holds any."""
+        if self.lora is not None and self.lora_epoch != epoch:
+            self.lora_epoch = epoch
+            self.block_hashes.clear()
 
     def num_foretold(self, num_tokens: int) -> int:
         """How many of the next `num_tokens` foretell a token of the prompt whose log probability is not known yet."""

@@ -75,6 +75,7 @@ class Scheduler:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._seed = seed
         self._adapters = ActiveAdapters(max_loras)
+        self._lora_epoch = 0
         self._max_loras = max_loras
         self._requests: dict[str, Request] = {}
         self._waiting: list[Request] = []  # sorted by order
@@ -175,6 +176,11 @@ class Scheduler:
                 logprobs = result.logprobs.get(scheduled.request_id)
                 deltas.append(self._append(request, result.token_ids[scheduled.request_id], logprobs))
         return tuple(deltas)
+
+    def note_removed_adapter(self) -> None:
+        """Requests with an adapter that are admitted from now on share no block with those before: its files may be
+        others when it is loaded again under the same name and path. Running ones end with what they have."""
+        self._lora_epoch += 1
 
     def statistics(self) -> SchedulerStatistics:
         return SchedulerStatistics(
@@ -325,6 +331,7 @@ class Scheduler:
     def _open_blocks(self, request: Request, step: _Step) -> bool:
         """Give the request all its blocks, cached ones first, if one is left for each running request to grow."""
         if self._cache.enable_prefix_caching:
+            request.enter_lora_epoch(self._lora_epoch)
             self._hash_blocks(request)
         hashes = request.block_hashes if request.reads_prefix_cache else ()
         prefix = self._cache.find_prefix(hashes, num_tokens=request.num_tokens)

@@ -14,7 +14,7 @@ from headrace.engine.executor.sleeping import FileSignature, check_unchanged, fi
 from headrace.engine.executor.step_profiler import StepProfiler
 from headrace.engine.kernels.library import CpuKernels, open_kernels
 from headrace.engine.kernels.memory import Arena
-from headrace.engine.kernels.paged_attention import KernelKVCache
+from headrace.engine.kernels.paged_attention import KernelKVCache, cache_fits_kernels
 from headrace.engine.lora.adapted_layers import AdaptedLayers
 from headrace.engine.lora.worker_adapters import WorkerAdapters
 from headrace.engine.lora_request import LoRARequest
@@ -83,7 +83,7 @@ class Worker:
             execution.dtype,
             checkpoint=self._config.model.checkpoint_dtype,
             device=self._device,
-            has_kernels=self._kernels is not None,
+            has_kernels=self._kernels is not None and self._fits_kernels,
         )
         own_config = replace(self._config, model=self._own_model())
         self._num_blocks = num_kv_blocks(
@@ -244,6 +244,13 @@ class Worker:
         if device.type != "cpu" or self._config.execution.cpu_kernels == "off":
             return None
         return open_kernels(num_threads=torch.get_num_threads())
+
+    @property
+    def _fits_kernels(self) -> bool:
+        """Whether they can attend to the checkpoint's own type; else plain torch attends, best in float32."""
+        model = self._config.model
+        dtype = _DTYPES[model.checkpoint_dtype]
+        return cache_fits_kernels(model, block_size=self._config.cache.block_size, dtype=dtype)
 
     def _own_model(self) -> ModelConfig:
         """With the heads that this worker holds."""

@@ -17,8 +17,8 @@ class EncodeText(Protocol):
 async def encode_bad_words(bad_words: Sequence[str], *, encode: EncodeText) -> Words:
     """Every way to write each word. Raises InvalidRequestError for one that is no token at all.
 
-    The form with a space counts when it begins with another token and is no longer than the other one: as vLLM does,
-    so that a space token by itself does not make every word a longer one.
+    The form with a space does not count where it ends with the other one, which then forbids both. vLLM also leaves it
+    out where it takes fewer tokens, as the usual word does, and so lets that through.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in bad_words:
@@ -27,6 +27,6 @@ async def encode_bad_words(bad_words: Sequence[str], *, encode: EncodeText) -> W
         if not plain:
             raise InvalidRequestError(f"bad_words holds {word!r:.80}, which has no tokens", param="bad_words")
         found[plain] = None
-        if spaced and spaced[0] != plain[0] and len(spaced) == len(plain):
+        if spaced[-len(plain) :] != plain:
             found[spaced] = None
     return tuple(found)

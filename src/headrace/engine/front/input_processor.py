@@ -3,7 +3,8 @@
 Tokenization is the service's, off the event loop. This module knows neither the core nor the other requests.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import TypeAlias, cast
 
@@ -17,6 +18,7 @@ from headrace.engine.lora_request import LoRARequest
 from headrace.engine.model_config import SamplingDefaults
 from headrace.engine.outputs import TextPrompt, TokensPrompt
 from headrace.engine.pooling_params import PoolingParams
+from headrace.engine.sampling_checks import check_number
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.wire.messages import AddRequest
 from headrace.errors import ContextLengthError, InvalidRequestError, UnsupportedError
@@ -57,7 +59,13 @@ class InputProcessor:
         return f"<InputProcessor {self._model.served_model_name}>"
 
     def check(
-        self, request_id: str, params: SamplingParams | PoolingParams, *, priority: int, lora: LoRARequest | None = None
+        self,
+        request_id: str,
+        params: SamplingParams | PoolingParams,
+        *,
+        priority: int,
+        lora: LoRARequest | None = None,
+        arrival_time: float | None = None,
     ) -> None:
         """Raises InvalidRequestError for what can be refused before the prompt is tokenized."""
         if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_REQUEST_ID_CHARS:
@@ -70,8 +78,11 @@ class InputProcessor:
                 raise InvalidRequestError(message, param="model")
             params.check_vocabulary(self._model.vocab_size)
         else:
+            _check_is(PoolingParams, params, name="params", wanted="SamplingParams or PoolingParams")
             params.for_model(default_pooling=self._model.default_pooling, hidden_size=self._model.hidden_size)
-        if not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+        if arrival_time is not None:
+            check_number("arrival_time", arrival_time)
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > _MAX_PRIORITY:
             raise InvalidRequestError(f"priority must be a whole number of 32 bits, got {priority!r}", param="priority")
         if priority != 0 and self._policy != "priority":
             message = f"priority={priority} needs an engine with scheduling_policy='priority'; this one has 'fcfs'"
@@ -79,7 +90,9 @@ class InputProcessor:
         self.check_lora(lora)
 
     def check_lora(self, lora: LoRARequest | None) -> None:
-        """Raises InvalidRequestError for an adapter where they are off."""
+        """Raises InvalidRequestError for an adapter where they are off, and for what is none."""
+        if lora is not None:
+            _check_is(LoRARequest, lora, name="lora_request", wanted="a LoRARequest")
         if lora is not None and self._lora is None:
             message = f"the adapter {lora.lora_name!r} needs an engine with enable_lora=True; this one has it off"
             raise InvalidRequestError(message, param="lora_request")
@@ -99,6 +112,8 @@ class InputProcessor:
         cache_salt = _cache_salt(prompt)
         text, given_ids = _split(prompt, prompt_token_ids)
         if given_ids is not None:
+            if not isinstance(given_ids, Sized) or isinstance(given_ids, AbstractSet | Mapping):
+                raise _not_ids()
             self._check_length(len(given_ids), has_answer=has_answer)  # first: converting is bounded then
             token_ids = check_token_ids(given_ids, vocab_size=self._model.vocab_size)
         elif text:
@@ -214,6 +229,11 @@ class InputProcessor:
             raise ContextLengthError(message, param="prompt")
 
 
+def _check_is(kind: type, value: object, *, name: str, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidRequestError(f"{name} must be {wanted}, got {value!r:.80}", param=name)
+
+
 def _split(
     prompt: Prompt | None, prompt_token_ids: Sequence[int] | TokenIds | None
 ) -> tuple[str | None, Sequence[int] | TokenIds | None]:
@@ -226,12 +246,19 @@ def _split(
             message = "a prompt given as a dict needs prompt or prompt_token_ids"
             raise InvalidRequestError(message, param="prompt_token_ids")
         given_ids = cast("Sequence[int] | TokenIds | None", prompt.get("prompt_token_ids", prompt_token_ids))
-        return _split(prompt.get("prompt"), given_ids)
+        return _split_plain(cast("Prompt | None", prompt.get("prompt")), given_ids)
+    return _split_plain(prompt, prompt_token_ids)
+
+
+def _split_plain(
+    prompt: Prompt | None, prompt_token_ids: Sequence[int] | TokenIds | None
+) -> tuple[str | None, Sequence[int] | TokenIds | None]:
+    """The same for a prompt that is no dict; one that is all the same is taken for token ids, and refused as such."""
     if prompt is None or isinstance(prompt, str):
         return prompt, prompt_token_ids
     if prompt_token_ids is not None:
         raise InvalidRequestError("give token ids as prompt or as prompt_token_ids, not as both", param="prompt")
-    return None, prompt
+    return None, cast("Sequence[int] | TokenIds", prompt)
 
 
 def _cache_salt(prompt: Prompt | None) -> str | None:

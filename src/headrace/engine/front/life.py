@@ -93,7 +93,11 @@ class EngineLife:
             self._client.check_progress()
 
     async def shutdown(self, *, drain_timeout_s: float) -> None:
-        """Give open requests time to finish, abort those that are left, end every part. Idempotent."""
+        """Give open requests time to finish, abort those that are left, end every part. Idempotent.
+
+        Raises EngineError, with nothing ended, on another event loop than the engine's that is open still.
+        """
+        self.check_loop()
         self._is_stopped = True
         try:
             with contextlib.suppress(TimeoutError):
@@ -102,6 +106,15 @@ class EngineLife:
         finally:
             self._requests.abort_all()
             await self._end_parts()
+
+    def check_loop(self) -> None:
+        """Raises EngineError on another event loop than the engine's, whose parts are not to be touched from here."""
+        if self._is_elsewhere and self._loop is not None and not self._loop.is_closed():
+            raise _runs_elsewhere()
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._loop is not None and self._loop is not asyncio.get_running_loop()
 
     async def _wait_started(self) -> None:
         self._refuse_when_over()
@@ -158,12 +171,16 @@ class EngineLife:
 
     def _refuse_when_over(self) -> None:
         self._refuse_when_ended()
-        if self._loop is not None and self._loop is not asyncio.get_running_loop():
-            raise EngineError("this engine runs on another event loop; build one engine for each loop")
+        if self._is_elsewhere:
+            raise _runs_elsewhere()
 
     def _die(self, error: EngineDeadError) -> None:
         self.dead_error = self.dead_error or error
         self._requests.fail_all(error)
+
+
+def _runs_elsewhere() -> EngineError:
+    return EngineError("this engine runs on another event loop; build one engine for each loop")
 
 
 def _did_not_start(error: HeadraceError) -> EngineDeadError:

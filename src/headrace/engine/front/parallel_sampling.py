@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.engine.front.request_progress import RequestProgress
 from headrace.engine.front.request_times import RequestTimes
+from headrace.engine.front.stop_strings import StopStrings
 from headrace.engine.outputs import CompletionOutput, FinishReason, PositionLogprobs, RequestOutput, RequestOutputKind
 from headrace.engine.sampling_params import MAX_SEED, SamplingParams
 from headrace.engine.wire.messages import AddRequest, TokenDelta
@@ -67,6 +68,7 @@ class ParallelProgress:
         """Of the whole; the core knows only those of its completions."""
         self.is_exhausted = False
         """The last output, or the error, has been taken."""
+        stop_strings = StopStrings(params.stop_strings)
         self.children = tuple(
             RequestProgress(
                 request_id=request_id,
@@ -75,6 +77,7 @@ class ParallelProgress:
                 arrival_time=arrival_time,
                 notify=self._note_news,
                 index=index,
+                stop_strings=stop_strings,
             )
             for index in range(params.n)
         )

@@ -185,7 +185,13 @@ class RequestIntake:
         return self._client
 
     def _check(self, call: RequestCall, params: SamplingParams | PoolingParams) -> None:
-        self._inputs.check(call.request_id, params, priority=call.priority, lora=call.lora_request)
+        self._inputs.check(
+            call.request_id,
+            params,
+            priority=call.priority,
+            lora=call.lora_request,
+            arrival_time=call.arrival_time,
+        )
         limit = self._max_num_requests
         if len(self._outputs) >= limit:
             raise OverloadedError(f"{limit} requests are open, as many as max_num_requests allows; try again later")
@@ -194,7 +200,7 @@ class RequestIntake:
         return f"{call.request_id}#{next(self._core_numbers)}"
 
     def _arrival_time(self, call: RequestCall) -> float:
-        return self.now() if call.arrival_time is None else call.arrival_time
+        return self.now() if call.arrival_time is None else float(call.arrival_time)
 
     @contextlib.contextmanager
     def _opened(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.engine.front.answer_logprobs import AnswerLogprobs
 from headrace.engine.front.single_request import SingleRequest
-from headrace.engine.front.stop_strings import StopStringScanner
+from headrace.engine.front.stop_strings import StopStrings, StopStringScanner
 from headrace.engine.outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput, RequestOutputKind
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.wire.messages import TokenDelta
@@ -29,8 +29,9 @@ class RequestProgress(SingleRequest):
         arrival_time: float,
         notify: Callable[[], None],
         index: int = 0,
+        stop_strings: StopStrings | None = None,
     ) -> None:
-        """`index` is that of its completion, where a request has several."""
+        """`index` is that of its completion, where a request has several, which then share their `stop_strings`."""
         super().__init__(request_id=request_id, core_id=core_id, arrival_time=arrival_time, notify=notify)
         self._params = params
         self._index = index
@@ -40,7 +41,8 @@ class RequestProgress(SingleRequest):
         self._end_token_ids: frozenset[int] = frozenset()
         self._logprobs: AnswerLogprobs | None = None
         self._decoder: IncrementalDecoder | None = None
-        self._scanner = StopStringScanner(params.stop_strings, include_in_output=params.include_stop_str_in_output)
+        stop_strings = stop_strings or StopStrings(params.stop_strings)
+        self._scanner = StopStringScanner(stop_strings, include_in_output=params.include_stop_str_in_output)
         self._num_tokens = 0
         self._num_taken_tokens = 0
         self._pieces: list[str] = []

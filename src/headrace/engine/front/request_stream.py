@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
 from headrace.engine.front.live_request import OutputSource
+from headrace.errors import EngineError
 
 OutputT = TypeVar("OutputT")
 
@@ -12,8 +13,9 @@ OutputT = TypeVar("OutputT")
 class RequestStream(Generic[OutputT]):
     """Iterates over the outputs of one request; for one consumer.
 
-    A cancelled iteration may be taken up again: nothing is lost. Raises the request's error where it occurred. Whoever
-    does not iterate to the end calls `aclose` (or `close`), or the request runs to its end for nobody.
+    A cancelled iteration may be taken up again: nothing is lost. Raises the request's error where it occurred, and
+    EngineError for a second task that iterates at the same time. Whoever does not iterate to the end calls `aclose` (or
+    `close`), or the request runs to its end for nobody.
     """
 
     def __init__(self) -> None:
@@ -46,11 +48,14 @@ class RequestStream(Generic[OutputT]):
                 return output
             if self._source.is_exhausted:
                 break
-            self._waiter = asyncio.get_running_loop().create_future()
+            if self._waiter is not None and not self._waiter.done():
+                raise EngineError("two tasks iterate over one request's stream; it is for one consumer")
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await self._waiter
+                await waiter
             finally:
-                self._waiter = None
+                if self._waiter is waiter:
+                    self._waiter = None
         raise StopAsyncIteration
 
     def close(self) -> None:

@@ -3,11 +3,10 @@
 llguidance works in any thread, and builds grammars and masks without holding Python's lock.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-import msgspec
 
 from headrace.engine.structured_outputs import StructuredOutputsParams
 from headrace.errors import InvalidRequestError, UnsupportedError
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _MAX_ERROR_CHARS = 300
+
+_MEANS_SOMETHING = re.compile(r"[\\.+*?()|\[\]{}^$#&~/-]")
+"""To the library's regular expressions; a backslash takes the meaning away."""
 
 _MAX_LEXER_STATES = 50_000
 """Of one grammar, one or two kilobytes each, made as answers need them: no grammar takes more than 100 MB."""
@@ -128,11 +130,17 @@ def _grammar_text(params: StructuredOutputsParams) -> str:
             case "regex":
                 return LLMatcher.grammar_from_regex(params.regex or "")
             case "choice":
-                return grammar_from("choice", msgspec.json.encode(params.choice).decode())
+                # As rules of a grammar, those that begin alike would be followed one by one, 2,000 of them at most.
+                return LLMatcher.grammar_from_regex("|".join(map(_literal, params.choice or ())))
             case _:
                 return grammar_from("grammar", params.grammar or "")
     except (ValueError, RecursionError) as error:
         raise _refused(params, str(error)) from error
+
+
+def _literal(text: str) -> str:
+    """A regular expression for just this text."""
+    return _MEANS_SOMETHING.sub(r"\\\g<0>", text)
 
 
 def _json_options(params: StructuredOutputsParams) -> "JsonCompileOptions":

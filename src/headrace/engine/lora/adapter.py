@@ -1,5 +1,6 @@
 """One adapter's tensors: read from a PEFT directory's adapter_model.safetensors, checked against the model's layers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from headrace.errors import InvalidRequestError
 
 _PREFIX = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+_READ_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, re.error)
+"""What reading can raise for a path that is none, a config that is nested too deeply or holds a pattern that is none,
+and tensors of a type that PyTorch lacks or that do not fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,17 @@ Adapter = Mapping[str, LowRank]
 def read_adapter(
     directory: Path, *, layers: Mapping[str, LayerSize], max_rank: int, dtype: torch.dtype
 ) -> dict[str, LowRank]:
-    """Read `directory` into host memory (blocking). Raises InvalidRequestError, saying what is wrong."""
+    """Read `directory` into host memory (blocking). Raises InvalidRequestError, saying what is wrong.
+
+    The path comes from a request and the files from anywhere: whatever they are, the engine outlives them.
+    """
+    try:
+        return _read(directory.expanduser(), layers=layers, max_rank=max_rank, dtype=dtype)
+    except _READ_ERRORS as error:
+        raise _unusable(f"cannot use the LoRA adapter at {directory}: {error}") from error
+
+
+def _read(directory: Path, *, layers: Mapping[str, LayerSize], max_rank: int, dtype: torch.dtype) -> dict[str, LowRank]:
     config = read_adapter_config(directory, max_rank=max_rank)
     tensors = _read_tensors(directory)
     adapter = {}

@@ -73,7 +73,7 @@ class WorkerAdapters:
             self._places.use(lora.lora_int_id)
             return False
         layers = read_adapter(
-            Path(lora.lora_path).expanduser(), layers=self._layers.sizes, max_rank=self._max_rank, dtype=self._dtype
+            Path(lora.lora_path), layers=self._layers.sizes, max_rank=self._max_rank, dtype=self._dtype
         )
         self._forget(self._places.add(lora.lora_int_id))
         self._loaded[lora.lora_int_id] = _Loaded(lora, layers)

@@ -16,7 +16,7 @@ from typing import cast
 import msgspec
 
 from headrace.engine.wire.messages import FromCore, ToCore
-from headrace.errors import EngineError
+from headrace.errors import EngineError, InvalidRequestError
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """A longer frame is a defect, or not from us: 64 MiB is a prompt of 16 million tokens."""
@@ -62,8 +62,15 @@ def _check_frame_bytes(num_bytes: int, *, max_frame_bytes: int) -> None:
 
 
 def encode_frame(message: msgspec.Struct, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """`message` as one frame, its length first. Raises EngineError when it is too long."""
-    payload = msgspec.msgpack.encode(message)
+    """`message` as one frame, its length first.
+
+    Raises EngineError when it is too long, InvalidRequestError for a value that cannot be sent: what is no plain value,
+    a text that is not Unicode.
+    """
+    try:
+        payload = msgspec.msgpack.encode(message)
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequestError(f"a value cannot be sent to the engine core: {error}") from error
     _check_frame_bytes(len(payload), max_frame_bytes=max_frame_bytes)
     return _LENGTH.pack(len(payload)) + payload
 
@@ -82,6 +89,7 @@ class AsyncChannel(asyncio.Protocol):
         self._frames = FrameSplitter()
         self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._writable = asyncio.Event()
         self._closed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -92,7 +100,7 @@ class AsyncChannel(asyncio.Protocol):
     async def open(self, sock: socket.socket) -> None:
         """Take `sock` over; to be called once."""
         try:
-            loop = asyncio.get_running_loop()
+            loop = self._loop = asyncio.get_running_loop()
             if sock.family == socket.AF_UNIX:
                 await loop.create_unix_connection(lambda: self, sock=sock)
             else:
@@ -121,8 +129,11 @@ class AsyncChannel(asyncio.Protocol):
         self.post(message)
 
     async def aclose(self) -> None:
-        """Close, dropping what has not been written. Idempotent."""
-        if self._transport is not None:
+        """Close, dropping what has not been written. Idempotent.
+
+        After the loop was closed, which ends the transport unheard, nothing is left to wait for.
+        """
+        if self._transport is not None and self._loop is not None and not self._loop.is_closed():
             self._transport.abort()
             await self._closed.wait()
 
@@ -161,6 +172,8 @@ class BlockingChannel:
         self._decoder: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
         self._inbox: queue.Queue[ToCore | None] = queue.Queue(_MAX_INBOX_MESSAGES)
         """None is the end: nothing follows it."""
+        self._failure: Exception | None = None
+        """Why nothing more can be received, unless the other end is simply gone."""
         self.peer_is_gone = threading.Event()
         """Set as soon as the other end closes, even while the core's thread is busy."""
         self._reader = threading.Thread(target=self._read, name="headrace-core-reader", daemon=True)
@@ -172,7 +185,8 @@ class BlockingChannel:
     def receive(self, *, timeout_s: float) -> list[ToCore]:
         """All messages that have arrived; when there is none, waits up to `timeout_s` for the first.
 
-        Raises ChannelClosedError when the other end is gone and everything it sent has been received.
+        Raises ChannelClosedError when the other end is gone and everything it sent has been received, EngineError when
+        what it sent next is no message.
         """
         messages: list[ToCore] = []
         try:
@@ -184,6 +198,8 @@ class BlockingChannel:
                 messages.append(message)
         except queue.Empty:
             return messages
+        if not messages and self._failure is not None:
+            raise EngineError(f"the front end sent what is no message: {self._failure}") from self._failure
         if not messages:
             raise ChannelClosedError("the front end of the engine is gone")
         return messages
@@ -214,6 +230,8 @@ class BlockingChannel:
                 while chunk := self._sock.recv(_RECEIVE_BYTES):
                     for frame in self._frames.feed(chunk):
                         self._inbox.put(self._decoder.decode(frame))
+        except (msgspec.DecodeError, EngineError) as error:
+            self._failure = error
         finally:
             self.peer_is_gone.set()
             self._inbox.put(None)

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -27,6 +27,7 @@ from headrace.errors import (
 from headrace.gateway.discovery.entry import EndpointEntry, parse_entry
 from headrace.gateway.discovery.follow import ADMIN_API
 from headrace.gateway.endpoints.wanted import EndpointDetails, EndpointList, Wanted
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.gateway.upstream.address import parse_address
 from headrace.openai.errors import error_body
 
@@ -121,21 +122,30 @@ class AdminApi:
         there = await self._get(_url_of(_read_named(await _read_body(request)).url))
         others = tuple(one for one in self.wanted.drained if one != there.url)
         if len(others) >= _MAX_WANTED:
+            others = await self._without_gone(others)
+        if len(others) >= _MAX_WANTED:
             raise InvalidRequestError(f"{len(others)} endpoints are drained already; {_MAX_WANTED} is the limit")
         await self._change(msgspec.structs.replace(self.wanted, drained=(*others, there.url)))
         _LOG.info("admin API: endpoint %s is drained", there.url)
         return _answer(await self._find(there.url))
 
     async def _undrain(self, request: Request) -> Response:
-        there = await self._get(_url_of(_read_named(await _read_body(request)).url))
-        drained = tuple(one for one in self.wanted.drained if one != there.url)
+        url = _url_of(_read_named(await _read_body(request)).url)
+        if url not in self.wanted.drained:
+            await self._get(url)
+        drained = tuple(one for one in self.wanted.drained if one != url)
         await self._change(msgspec.structs.replace(self.wanted, drained=drained))
-        _LOG.info("admin API: endpoint %s takes requests again", there.url)
-        return _answer(await self._find(there.url))
+        _LOG.info("admin API: endpoint %s takes requests again", url)
+        return _answer(await self._find(url) or {"url": url, "state": "removed"})
 
     async def _change(self, wanted: Wanted) -> None:
         self.wanted = wanted
         await self._control.apply(wanted)
+
+    async def _without_gone(self, urls: Sequence[str]) -> tuple[str, ...]:
+        """Without those that no source names any more, as happens wherever endpoints are drained before they go."""
+        there = {one.url for one in (await self._control.list()).data}
+        return tuple(url for url in urls if not there or url in there)
 
     async def _find(self, url: str) -> EndpointDetails | None:
         return next((one for one in (await self._control.list()).data if one.url == url), None)
@@ -200,7 +210,7 @@ async def _read_body(request: Request) -> bytes:
 def _read_entry(body: bytes) -> EndpointEntry:
     try:
         return parse_entry(msgspec.json.decode(body, type=dict[str, object]), where=_WHERE)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidRequestError(f"The body is not a JSON object with `url`: {error}") from error
     except SettingsError as error:
         raise InvalidRequestError(error.message, param="url") from error
@@ -209,7 +219,7 @@ def _read_entry(body: bytes) -> EndpointEntry:
 def _read_named(body: bytes) -> _Named:
     try:
         return msgspec.json.decode(body, type=_Named)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InvalidRequestError(f'The body is not {{"url": ...}}: {error}', param="url") from error
 
 

@@ -16,6 +16,9 @@ class Account:
         self._windows: Sequence[Window] = ()
         self._spent: tuple[int, ...] = ()
         """In each of the windows, as of the last use."""
+        self._spent_elsewhere: dict[str, tuple[Window, int]] = {}
+        """In windows of budgets that the last use did not have, by their names: a key's limits can change while its
+        requests run, and those that began before it end with the old ones."""
         self.num_open = 0
         self._held_tokens = 0
         self._held_cost = 0
@@ -73,20 +76,38 @@ class Account:
         """A request has used this much. It counts in the windows in which it ended."""
         if limits.tokens_per_minute is not None:
             self._tokens.take(num_tokens, now_us=now_us, per_minute=limits.tokens_per_minute)
-        self._spent = tuple([spent + cost for spent in self._spent_in(windows)]) if windows else ()
-        self._windows = windows
+        if windows is not self._windows:
+            self._turn_to(windows, now_us=now_us)
+        if windows:
+            self._spent = tuple([spent + cost for spent in self._spent])
+        for name, (window, spent) in self._spent_elsewhere.items():
+            self._spent_elsewhere[name] = window, spent + cost
 
-    def note_spent(self, amounts: Sequence[int], *, windows: Sequence[Window]) -> None:
+    def note_spent(self, amounts: Sequence[int], *, windows: Sequence[Window], now_us: int) -> None:
         """Somebody who knows better says what was spent in each of `windows`."""
         assert len(amounts) == len(windows), (amounts, windows)
+        if windows is not self._windows:
+            self._turn_to(windows, now_us=now_us)
         self._spent = tuple(amounts)
-        self._windows = windows
+
+    def _turn_to(self, windows: Sequence[Window], *, now_us: int) -> None:
+        """Count in `windows` from now on, with what was spent in them before. Others are remembered until they end."""
+        spent = self._spent_in(windows)
+        names = {window.name for window in windows}
+        known = {window.name: (window, amount) for window, amount in zip(self._windows, self._spent, strict=True)}
+        self._spent_elsewhere = {
+            name: (window, amount)
+            for name, (window, amount) in (self._spent_elsewhere | known).items()
+            if name not in names and (window.end_s is None or window.end_s * 1e6 > now_us)
+        }
+        self._windows, self._spent = windows, spent
 
     def _spent_in(self, windows: Sequence[Window]) -> tuple[int, ...]:
         """The same in `windows`, which nearly always are those of the last use."""
         if windows is self._windows:
             return self._spent
-        spent = {window.name: amount for window, amount in zip(self._windows, self._spent, strict=True)}
+        spent = {name: amount for name, (_, amount) in self._spent_elsewhere.items()}
+        spent |= {window.name: amount for window, amount in zip(self._windows, self._spent, strict=True)}
         return tuple([spent.get(window.name, 0) for window in windows])
 
     def __repr__(self) -> str:

@@ -4,9 +4,15 @@ from headrace.gateway.admission.limits import Hold
 from headrace.gateway.admission.prices import Price
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.tokens import PromptCount
+from headrace.gateway.routes import Route
 
 _BYTES_PER_TOKEN = 3
-_TEXT_FIELDS = ("messages", "tools", "prompt", "input", "instructions", "system", "prompt_token_ids", "token_ids")
+_MAX_MEDIUM_BYTES = 16_384 * _BYTES_PER_TOKEN
+"""As much of a picture or a sound counts, about what engines make of a large one, whatever its file's size."""
+_MEDIA_MARKS = (b";base64,", b'"data"')
+"""Before what is written in base64: in a URL, and in fields of OpenAI's sounds and Anthropic's pictures."""
+_TEXT_FIELDS = ("messages", "tools", "prompt", "input", "instructions", "system")
+_ID_FIELDS = ("prompt_token_ids", "token_ids", "input_ids", "kv_transfer_params")
 _NOTHING = Hold()
 
 
@@ -17,7 +23,7 @@ def hold_of(call: Call, prompt: PromptCount, *, price: Price | None, default_com
     traits = call.route.traits
     if traits.is_free:
         return _NOTHING
-    prompt_tokens = prompt.total if prompt.total is not None else _estimate_prompt_tokens(call)
+    prompt_tokens = _most_prompt_tokens(call, prompt)
     completion_tokens = _most_completion_tokens(call, prompt, default_completion_tokens) if traits.is_generating else 0
     return Hold(
         num_tokens=prompt_tokens + completion_tokens,
@@ -26,25 +32,54 @@ def hold_of(call: Call, prompt: PromptCount, *, price: Price | None, default_com
     )
 
 
+def _most_prompt_tokens(call: Call, prompt: PromptCount) -> int:
+    """The messages of a chat that brings ids beside them are the prompt for an engine that does not read those."""
+    if prompt.total is None:
+        return _estimate_prompt_tokens(call, (*_TEXT_FIELDS, *_ID_FIELDS))
+    if call.fields.prompt_token_ids and call.route is Route.CHAT:
+        return max(prompt.total, _estimate_prompt_tokens(call, _TEXT_FIELDS))
+    return prompt.total
+
+
 def _most_completion_tokens(call: Call, prompt: PromptCount, default: int) -> int:
     """Of all completions of all prompts together."""
-    each = call.fields.num_tokens_asked
-    if each is None:
-        each = default
+    each = max(call.limits_asked, default=default)
     if (max_model_len := call.card.max_model_len) is not None:
         room = max_model_len - (prompt.longest or 0)
         if room < each:
             each = room
     if each <= 0:
         return 0
-    num_each = call.fields.n
-    return each * prompt.num_prompts * num_each if num_each is not None and num_each > 1 else each * prompt.num_prompts
+    fields = call.fields
+    return each * prompt.num_prompts * max(1, fields.n or 1, fields.best_of or 1)
 
 
-def _estimate_prompt_tokens(call: Call) -> int:
+def _estimate_prompt_tokens(call: Call, names: tuple[str, ...]) -> int:
     """More than most tokenizers make of as many bytes, so that what could not be counted is not the cheaper."""
     if call.route.traits.text_fields:
-        num_bytes = sum(len(bytes(getattr(call.fields, name))) for name in _TEXT_FIELDS)
+        num_bytes = sum(_num_bytes_of(bytes(getattr(call.fields, name))) for name in names)
     else:
         num_bytes = len(call.request.body)
     return -(-num_bytes // _BYTES_PER_TOKEN)
+
+
+def _num_bytes_of(raw: bytes) -> int:
+    """The length of a JSON value, in which each picture and sound counts as no more than a large one has tokens."""
+    if len(raw) <= _MAX_MEDIUM_BYTES:
+        return len(raw)
+    return len(raw) - sum(_num_bytes_beyond(raw, mark) for mark in _MEDIA_MARKS)
+
+
+def _num_bytes_beyond(raw: bytes, mark: bytes) -> int:
+    """What is too much in the base64 behind every `mark`; text has blanks and counts."""
+    num_bytes = end = 0
+    while (at := raw.find(mark, end)) >= 0:
+        start = at + len(mark)
+        if mark.endswith(b'"') and (start := raw.find(b'"', start) + 1) == 0:
+            break
+        end = raw.find(b'"', start)
+        if end < 0:
+            break
+        if raw.find(b" ", start, end) < 0:
+            num_bytes += max(0, end - start - _MAX_MEDIUM_BYTES)
+    return num_bytes

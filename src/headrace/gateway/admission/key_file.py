@@ -34,6 +34,7 @@ from headrace.gateway.admission.limits import KeyLimits
 from headrace.gateway.admission.prices import money_text, parse_money
 from headrace.gateway.admission.priority import PriorityClass
 from headrace.gateway.admission.token_bucket import MAX_PER_MINUTE
+from headrace.yaml_text import read_yaml
 
 MAX_KEYS = 100_000
 
@@ -73,7 +74,7 @@ def read_keys(path: Path) -> list[ApiKey]:
 def read_entries(path: Path) -> list[KeyEntry]:
     """The same as the file has them."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = read_yaml(path.read_text(encoding="utf-8")) or {}
         entries = msgspec.convert(content, _KeyFile).keys
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"keys_file {path}: cannot be read: {error}", param="keys_file") from error

@@ -57,7 +57,9 @@ class LocalState:
     def note_spent(self, key: ApiKey, levels: Levels) -> None:
         """What all gateways together have spent, from whoever counts that."""
         if key.limits.budgets:
-            self._account(key).note_spent(levels.spent, windows=self._windows.of(key.limits.budgets, self._clock()))
+            now_s = self._clock()
+            windows = self._windows.of(key.limits.budgets, now_s)
+            self._account(key).note_spent(levels.spent, windows=windows, now_us=int(now_s * 1e6))
 
     def levels(self, key: ApiKey) -> Levels:
         """How far `key` has used its limits."""

@@ -2,9 +2,10 @@
 
 Theory. Between classes, the one whose oldest request has the lowest rank goes first, and each `ageing_s` of waiting
 lowers a rank by one: of two classes, the one whose oldest came two ageings before the other's goes first. Within a
-class, keys share by start-time fair queueing: each request gets a start and a finish on a virtual clock, its finish
-lying later by its tokens over its key's weight; the earliest start goes first. Between two keys that always have
-something waiting, what each got over its weight never differs by more than one request of each.
+class, keys share by start-time fair queueing: each key's next request has a start and a finish on a virtual clock, its
+finish lying later by its tokens over its key's weight; the earliest start goes first, and the key's one after it starts
+where it finishes. Between two keys that always have something waiting, what each got over its weight never differs by
+more than one request of each, whoever leaves meanwhile.
 """
 
 import heapq
@@ -23,8 +24,10 @@ class Waiting(Generic[ItemT]):
 
     item: ItemT
     priority: PriorityClass
+    key: str
+    share: float
+    """What it takes of its key's part: its tokens over the key's weight."""
     since_s: float
-    start: float
     number: int
 
 
@@ -45,8 +48,8 @@ class FairQueue(Generic[ItemT]):
         if len(line) >= self._max_waiting:
             return None
         self._num_pushed += 1
-        start = line.start_of(key, share=max(1, cost) / weight)
-        waiting = Waiting(item=item, priority=priority, since_s=now, start=start, number=self._num_pushed)
+        share = max(1, cost) / weight
+        waiting = Waiting(item=item, priority=priority, key=key, share=share, since_s=now, number=self._num_pushed)
         line.add(waiting)
         return waiting
 
@@ -79,45 +82,66 @@ class FairQueue(Generic[ItemT]):
 
 
 class _Line(Generic[ItemT]):
-    """One class. Those who left stay in the heap until they come to its top, or are half of it."""
+    """One class. Only a key's next request has its place in the heap; entries of a start that is no longer its key's
+    stay there until they come to its top, or are half of it."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, Waiting[ItemT]] = OrderedDict()
-        self._heap: list[tuple[float, int]] = []
-        self._finish_of_key: dict[str, float] = {}
+        self._of_key: dict[str, OrderedDict[int, Waiting[ItemT]]] = {}
+        self._start_of_key: dict[str, float] = {}
+        """Of its next request, also where none waits now."""
+        self._heap: list[tuple[float, int, str]] = []
         self._clock = 0.0
 
-    def start_of(self, key: str, *, share: float) -> float:
-        start = max(self._clock, self._finish_of_key.get(key, 0.0))
-        self._finish_of_key[key] = start + share
-        return start
-
     def add(self, waiting: Waiting[ItemT]) -> None:
+        key = waiting.key
         self._waiting[waiting.number] = waiting
-        heapq.heappush(self._heap, (waiting.start, waiting.number))
+        of_key = self._of_key.get(key)
+        if of_key is None:
+            of_key = self._of_key[key] = OrderedDict()
+            self._call_at(key, max(self._clock, self._start_of_key.get(key, 0.0)), number=waiting.number)
+        of_key[waiting.number] = waiting
 
     def oldest(self) -> Waiting[ItemT]:
         return next(iter(self._waiting.values()))
 
     def pop(self) -> Waiting[ItemT]:
         while True:
-            self._clock, number = heapq.heappop(self._heap)
-            waiting = self._waiting.pop(number, None)
-            if waiting is not None:
-                self._tidy()
-                return waiting
+            start, _, key = heapq.heappop(self._heap)
+            if key in self._of_key and self._start_of_key[key] == start:
+                break
+        self._clock = start
+        waiting = next(iter(self._of_key[key].values()))
+        self._take_out(waiting)
+        self._start_of_key[key] = start + waiting.share
+        if (of_key := self._of_key.get(key)) is not None:
+            self._call_at(key, start + waiting.share, number=next(iter(of_key)))
+        self._tidy()
+        return waiting
 
     def remove(self, waiting: Waiting[ItemT]) -> None:
-        if self._waiting.pop(waiting.number, None) is not None:
+        if waiting.number in self._waiting:
+            self._take_out(waiting)
             self._tidy()
+
+    def _call_at(self, key: str, start: float, *, number: int) -> None:
+        self._start_of_key[key] = start
+        heapq.heappush(self._heap, (start, number, key))
+
+    def _take_out(self, waiting: Waiting[ItemT]) -> None:
+        del self._waiting[waiting.number]
+        of_key = self._of_key[waiting.key]
+        del of_key[waiting.number]
+        if not of_key:
+            del self._of_key[waiting.key]
 
     def _tidy(self) -> None:
         if not self._waiting:  # nobody waits, so nobody has a claim on anybody
             self._heap.clear()
-            self._finish_of_key.clear()
+            self._start_of_key.clear()
             self._clock = 0.0
-        elif len(self._heap) > 2 * len(self._waiting) + 16:
-            self._heap = [(waiting.start, number) for number, waiting in self._waiting.items()]
+        elif len(self._heap) > 2 * len(self._of_key) + 16:
+            self._heap = [(self._start_of_key[key], next(iter(of_key)), key) for key, of_key in self._of_key.items()]
             heapq.heapify(self._heap)
 
     def __len__(self) -> int:

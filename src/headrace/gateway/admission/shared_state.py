@@ -21,9 +21,9 @@ from headrace.aio.tasks import TaskOwner
 from headrace.breaker import Breaker
 from headrace.errors import HeadraceError
 from headrace.gateway.admission.bill import NOTHING, Bill
-from headrace.gateway.admission.budget import PresentWindows
+from headrace.gateway.admission.budget import Budget, Period, PresentWindows
 from headrace.gateway.admission.keys import ApiKey
-from headrace.gateway.admission.limits import Hold, Levels, hopeless
+from headrace.gateway.admission.limits import Hold, KeyLimits, Levels, hopeless
 from headrace.gateway.admission.local_state import LocalState, refused
 from headrace.gateway.admission.redis_store import Batch, LimitStore, StateUnavailableError, lease_member
 from headrace.gateway.admission.refusals import limit_error
@@ -39,6 +39,11 @@ _RENEW_INTERVAL_S = 20.0
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 15.0
 _MAX_LEASES_PER_CALL = 1000
+_MAX_ASKING = 32
+"""Questions at a time. The rest of a burst waits here, so that the time-out is the store's alone: what a thousand
+questions at once take in this process would look like an outage."""
+_MAX_WAIT_S = 2.0
+"""For one's turn to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class _Unsettled:
     """What one key has used and the store has not been told."""
 
     key: ApiKey
+    budgets: dict[Period, Budget] = field(default_factory=dict)
+    """Of all its requests: the key's may have been changed while they ran."""
     leases: list[str] = field(default_factory=list)
     num_tokens: int = 0
     cost: int = 0
@@ -70,7 +77,8 @@ class SharedState:
         self._clock = clock
         self._timeout_s = timeout_s
         self._windows = PresentWindows()
-        self._breaker = Breaker(num_failures_to_open=1, pause_s=_FIRST_PAUSE_S, max_pause_s=_MAX_PAUSE_S)
+        self._breaker = _new_breaker()
+        self._may_ask = asyncio.Semaphore(_MAX_ASKING)
         self._name = secrets.token_hex(6)
         self._num_leases = 0
         self._open: dict[str, tuple[ApiKey, str]] = {}
@@ -88,6 +96,7 @@ class SharedState:
     async def aclose(self) -> None:
         """Tell the store what is left, if it can be had within its time-out, and close."""
         await self._owner.aclose()
+        self._breaker = _new_breaker()  # there is no later for which an outage might be waited out
         await self._tell()
         if left := sorted({*self._unsettled, *self._unconfirmed}):
             _LOG.error("the shared limits were never told what was used last by %s", ", ".join(left[:10]))
@@ -98,14 +107,15 @@ class SharedState:
             raise limit_error(key, why, hold, self._local.levels(key))
         self._num_leases += 1
         lease = f"{self._name}-{self._num_leases}"
-        taken = await self._ask(key, hold, lease)
+        counted = _counted(hold, key.limits)
+        taken = await self._ask(key, counted, lease)
         if taken is None:
             return self._local.take_now(key, hold)
         self._local.note_spent(key, taken.levels)
         if not taken.is_taken:
             raise refused(key, hold, taken.levels, now_s=self._clock())
-        self._open[lease] = (key, lease_member(lease, hold))
-        return Grant(key=key, hold=hold, levels=levels_with(taken.levels, hold, key.limits), lease=lease)
+        self._open[lease] = (key, lease_member(lease, counted))
+        return Grant(key=key, hold=hold, levels=levels_with(taken.levels, counted, key.limits), lease=lease)
 
     def take_now(self, key: ApiKey, hold: Hold) -> None:
         """Nothing is decided here alone as long as the store answers, and `take` knows whether it does."""
@@ -146,9 +156,20 @@ class SharedState:
             raise
 
     async def _take(self, key: ApiKey, hold: Hold, lease: str) -> _Taken | None:
-        windows = self._windows.of(key.limits.budgets, self._clock())
-        question = self._store.take(key, hold, lease=lease, ttl_s=_LEASE_TTL_S, windows=windows)
-        taken = await self._attempt(question)
+        try:
+            async with asyncio.timeout(_MAX_WAIT_S):
+                await self._may_ask.acquire()
+        except TimeoutError:
+            return None
+        try:
+            await asyncio.sleep(0)  # all that came in this moment begin to wait first: the time is not for them
+            if not self._breaker.allows(self._clock()):
+                return None
+            windows = self._windows.of(key.limits.budgets, self._clock())
+            question = self._store.take(key, hold, lease=lease, ttl_s=_LEASE_TTL_S, windows=windows)
+            taken = await self._attempt(question)
+        finally:
+            self._may_ask.release()
         if taken is None:
             self._release(key, hold, lease)  # whether it is held is not known
         return None if taken is None else _Taken(*taken)
@@ -190,6 +211,8 @@ class SharedState:
 
     def _note(self, key: ApiKey, lease: str | None, model: str, bill: Bill) -> None:
         unsettled = self._unsettled.setdefault(key.name, _Unsettled(key))
+        for budget in key.limits.budgets:
+            unsettled.budgets[budget.period] = budget
         if lease is not None:
             _, member = self._open.pop(lease)
             unsettled.leases.append(member)
@@ -231,7 +254,7 @@ class SharedState:
         batch = Batch(
             name=f"{self._name}-{self._num_batches}",
             key=unsettled.key,
-            windows=self._windows.of(unsettled.key.limits.budgets, self._clock()),
+            windows=self._windows.of(tuple(unsettled.budgets.values()), self._clock()),
             leases=tuple(unsettled.leases),
             num_tokens=unsettled.num_tokens,
             cost=unsettled.cost,
@@ -257,3 +280,16 @@ class SharedState:
     def __repr__(self) -> str:
         state = f"local: {self.why_local}" if self.why_local else "shared"
         return f"SharedState({state}, num_open={len(self._open)}, num_unsettled={len(self._unsettled)})"
+
+
+def _new_breaker() -> Breaker:
+    return Breaker(num_failures_to_open=1, pause_s=_FIRST_PAUSE_S, max_pause_s=_MAX_PAUSE_S)
+
+
+def _counted(hold: Hold, limits: KeyLimits) -> Hold:
+    """What of `hold` the key's limits look at. That is within them, so it is a number that any store holds; what no
+    limit bounds may be beyond."""
+    return Hold(
+        num_tokens=hold.num_tokens if limits.tokens_per_minute is not None else 0,
+        cost=hold.cost if limits.budgets else 0,
+    )

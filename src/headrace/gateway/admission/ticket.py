@@ -32,8 +32,8 @@ class Ticket:
     __slots__ = (
         "_billed",
         "_billed_usage",
+        "_call",
         "_grant",
-        "_model",
         "_place",
         "_price",
         "_settler",
@@ -52,7 +52,7 @@ class Ticket:
         self.waited_s = place.waited_s
         """How long it has waited for its place."""
         self._grant = grant
-        self._model = call.card.id
+        self._call = call
         self._price = price
         self._place = place
         self._settler = settler
@@ -88,7 +88,7 @@ class Ticket:
     ) -> None:
         self._place.give_back()
         has_left = exc_type is not None and issubclass(exc_type, asyncio.CancelledError)
-        self._settler.settle(self._grant, self._model, self._bill(has_left=has_left))
+        self._settler.settle(self._grant, self._call.card.id, self._bill(has_left=has_left))
 
     def _rare_headers(self) -> Headers:
         headers: Headers = []
@@ -123,10 +123,12 @@ class Ticket:
         return self._billed
 
     def _estimate(self, *, num_events: int) -> Bill:
-        """Its prompt, and a token for each event of its stream."""
+        """Its prompt, and a token for each event of its stream, up to its own limit where it has one: what is set aside
+        for a request without one is a guess."""
         hold = self._grant.hold
+        is_limited = bool(self._call.limits_asked)
         return estimated_bill(
             prompt_tokens=hold.prompt_tokens,
-            completion_tokens=min(num_events, hold.completion_tokens),
+            completion_tokens=min(num_events, hold.completion_tokens) if is_limited else num_events,
             price=self._price,
         )

@@ -135,6 +135,7 @@ def parse_name(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # what resolving it begins with
     except ValueError:
         host, port = None, None
     extra = "" if host is None else f"{parts.path.strip('/')}{parts.query}{parts.fragment}{parts.username or ''}"

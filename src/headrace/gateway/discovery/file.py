@@ -15,6 +15,7 @@ from headrace.aio.bridge import make_async
 from headrace.errors import SettingsError
 from headrace.gateway.discovery.entry import EndpointEntry, parse_entry, spec_of
 from headrace.gateway.discovery.source import EndpointSpec, SourceStatistics
+from headrace.yaml_text import read_yaml
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 4 << 20
@@ -118,7 +119,7 @@ def path_bytes(path: Path) -> bytes:
 def _list_in(content: bytes, *, keys: Sequence[str], where: str) -> Sequence[object]:
     """The list of entries. A file without one is broken: half a file must not take all endpoints away."""
     try:
-        value: object = yaml.safe_load(content.decode("utf-8"))
+        value: object = read_yaml(content.decode("utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{where}: cannot be read: {error}", param="endpoints_file") from error
     for key in keys:

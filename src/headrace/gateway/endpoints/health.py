@@ -12,6 +12,7 @@ from headrace.errors import UpstreamError, UpstreamProtocolError
 from headrace.gateway.endpoints.endpoint import Endpoint, ModelCard, ServedModel
 from headrace.gateway.endpoints.fleet import Fleet
 from headrace.gateway.endpoints.reported_load import StartMarks, read_load
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.gateway.upstream.fetch import fetch
 
 _LOG = logging.getLogger(__name__)
@@ -96,8 +97,8 @@ class HealthMonitor:
         watch = self._watches[endpoint]
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._check_health(endpoint)
-                entries = await self._read_models(endpoint)
+                is_well = await self._check_health(endpoint)
+                entries = await self._read_models(endpoint, is_well=is_well)
         except TimeoutError:
             return self._note_bad(endpoint, watch, f"no answer to a probe within {self._timeout_s:g} s")
         except UpstreamError as error:
@@ -112,21 +113,26 @@ class HealthMonitor:
             watch.is_probed.set()
             await asyncio.sleep(self._interval_s)
 
-    async def _check_health(self, endpoint: Endpoint) -> None:
+    async def _check_health(self, endpoint: Endpoint) -> bool:
+        """Whether it says that it is well; False where it has no /health for us, as servers of nothing but the API."""
         answer = await fetch(endpoint.pool, "/health", timeout_s=self._timeout_s)
-        if answer.status != 200:
+        if 400 <= answer.status < 500:
+            return False
+        if not 200 <= answer.status < 300:
             raise UpstreamProtocolError(f"/health answered {answer.status}")
+        return True
 
-    async def _read_models(self, endpoint: Endpoint) -> dict[str, ServedModel]:
+    async def _read_models(self, endpoint: Endpoint, *, is_well: bool) -> dict[str, ServedModel]:
+        """What it serves; `is_well` or this shows that it is an endpoint at all."""
         answer = await fetch(endpoint.pool, "/v1/models", timeout_s=self._timeout_s)
-        if answer.status == 404 and endpoint.spec.models:
+        if answer.status == 404 and endpoint.spec.models and is_well:
             return _named(endpoint.spec.models)
         if answer.status != 200:
             raise UpstreamProtocolError(f"/v1/models answered {answer.status}")
         try:
             entries = msgspec.json.decode(answer.body, type=_ModelList).data
             cards = [msgspec.json.decode(entry, type=ModelCard) for entry in entries]
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise UpstreamProtocolError(f"/v1/models is not OpenAI's list: {error}") from error
         return {card.id: ServedModel(card=card, raw=raw) for card, raw in zip(cards, entries, strict=True)}
 
@@ -191,7 +197,7 @@ def _created(models: dict[str, ServedModel]) -> dict[str, int]:
     for name, served in models.items():
         try:
             age = msgspec.json.decode(served.raw, type=_Age)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue
         if age.created is not None and served.card.parent is None:
             found[name] = age.created

@@ -86,6 +86,7 @@ class ClientConnection(asyncio.Protocol):
         self._writer: ResponseWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._refusal: HeadraceError | None = None
+        self._owes_continue = False
         self._is_last = False
         self._is_lingering = False
         self._is_write_paused = False
@@ -110,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_lingering or self._is_last or self._refusal is not None:
             return  # nothing after this is answered
-        if self._writer is not None or self._ready:
+        if self._writer is not None or self._ready or self._drained is not None:
             self._keep_for_later(data)
             return
         self._feed(data)
@@ -142,10 +143,17 @@ class ClientConnection(asyncio.Protocol):
     # what the reader tells
 
     def _on_head(self, awaits_continue: bool) -> None:
-        if awaits_continue and self._writer is None and not self._ready:
+        self._owes_continue = awaits_continue
+        if not self._ready:  # else once what came before it is answered
+            self._send_continue()
+
+    def _send_continue(self) -> None:
+        if self._owes_continue:
+            self._owes_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _on_request(self, request: Request) -> None:
+        self._owes_continue = False  # its body came unasked
         request.received_s = time.monotonic()
         request.peer = self._peer
         self.deadline_s = None
@@ -202,6 +210,7 @@ class ClientConnection(asyncio.Protocol):
     def _watch_arrival(self) -> None:
         """Nothing is answered now, so the client has the next word; part of it may have come with the last request."""
         if self._reader.is_in_body:
+            self._send_continue()
             self._watch_body(is_new=self.deadline_s is None)
             return
         self._hold(0)

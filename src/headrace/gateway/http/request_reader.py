@@ -17,7 +17,10 @@ from headrace.gateway.http.whole import Whole, whole_message
 
 _NEVER_KNOWN = frozenset({b"expect", b"upgrade", b"transfer-encoding", b"trailer"})
 """Fields of requests that are parsed each time."""
+_MAX_FIELDS = 256
 _MAX_KNOWN_HEADS = 256
+_MAX_KNOWN_HEAD_BYTES = 4096
+_MIN_PART_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class RequestReader:
         self._headers: Headers = []
         self._num_head_bytes = 0
         self._num_unaccounted_bytes = 0
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._method = ""
         self._version = ""
         self._keep_alive = False
@@ -92,6 +95,8 @@ class RequestReader:
     def _remember(self, whole: Whole) -> None:
         """What was just read, for the next request like it."""
         names = [name for name, _ in self._headers]
+        if len(whole.head) > _MAX_KNOWN_HEAD_BYTES:
+            return  # such heads are rare, and many of them would be much to keep
         if not self._keep_alive or self._version != "1.1" or not _NEVER_KNOWN.isdisjoint(names):
             return
         if names.count(b"content-length") == 1:
@@ -117,6 +122,8 @@ class RequestReader:
         if self._ignores_head or self.is_in_body:
             return  # a trailer: bounded by feed(), of no use to anybody here
         self._count_head_bytes(len(name) + len(value))
+        if len(self._headers) == _MAX_FIELDS:
+            self._refuse(HeadTooLargeError(f"The request's head has more than {_MAX_FIELDS} fields."))
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -138,7 +145,18 @@ class RequestReader:
         self.num_body_bytes += len(data)
         if self.num_body_bytes > self._limits.max_body_bytes:
             self._refuse(self._too_large())
-        self._body.append(data)
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Small parts are joined at once: kept by themselves, chunks of a byte would take fifty times their size."""
+        if not self._body or len(data) >= _MIN_PART_BYTES:
+            self._body.append(data)
+            return
+        last = self._body[-1]
+        if isinstance(last, bytearray):
+            last += data
+        else:
+            self._body.append(bytearray(data))
 
     def on_message_complete(self) -> None:
         if self._awaits_upgrade_offset:
@@ -153,7 +171,7 @@ class RequestReader:
             headers=self._headers,
             is_http10=self._version == "1.0",
             keep_alive=self._keep_alive,
-            body=parts[0] if len(parts) == 1 else b"".join(parts),
+            body=b"".join(parts) if len(parts) != 1 else bytes(parts[0]),
         )
         self._on_request(request)
 
@@ -175,7 +193,8 @@ class RequestReader:
             self._refuse(InvalidRequestError(f"A request has one Host field; this one has {len(hosts)}."))
         for name, value in self._headers:
             if name == b"transfer-encoding" and (value.strip().lower() != b"chunked" or self._version == "1.0"):
-                self._refuse(InvalidRequestError(f"Transfer-Encoding {value!r} is not served here; use 'chunked'."))
+                coding = value.decode("latin-1")
+                self._refuse(InvalidRequestError(f"Transfer-Encoding {coding!r} is not served here; use 'chunked'."))
             if name == b"content-length" and int(value) > self._limits.max_body_bytes:
                 self._refuse(self._too_large())
 
@@ -214,7 +233,7 @@ class RequestReader:
 
 
 class KnownHeads:
-    """The heads of the latest requests, all of their bytes but the lengths; at most 256."""
+    """The heads of the latest requests, all of their bytes but the lengths; at most 256, of 4 KiB at most."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, KnownHead] = {}
@@ -264,5 +283,5 @@ def _origin_form(url: bytes) -> bytes:
     if url.startswith(b"/"):
         return url
     _, _, rest = url.partition(b"://")
-    slash = rest.find(b"/")
-    return rest[slash:] if slash >= 0 else b"/"
+    authority, slash, path = rest.partition(b"/")
+    return slash + path if slash and b"?" not in authority else b"/"  # `http://h?a=/b` has no path but a query

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.errors import SettingsError, UpstreamError, UpstreamProtocolError
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.gateway.upstream.address import parse_address
 from headrace.gateway.upstream.fetch import fetch
 from headrace.gateway.upstream.pool import UpstreamPool
@@ -52,7 +53,7 @@ def read_sources(body: bytes, *, host: str) -> tuple[EventSource, ...]:
     try:
         told = _TOLD.decode(body)
         ranks = sorted(told, key=int)[:_MAX_RANKS]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise UpstreamProtocolError(f"/kv_event_sources is not a map of ranks: {error}") from error
     sources = [_source_of(told[rank], host=host) for rank in ranks]
     return tuple(source for source in sources if source is not None)

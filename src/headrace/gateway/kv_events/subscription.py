@@ -2,7 +2,8 @@
 
 A publisher drops what a subscriber is too slow for and says nothing, and one that was restarted may publish nothing for
 long. So where batches can be replayed, they are also asked for when it has been quiet for a while: the answer begins
-with the last batch that was applied, or the engine is another one.
+with the last batch that was applied, or the engine is another one. Nothing published is taken in while that is awaited,
+so a source whose replays never come (a port that is closed to us) is asked ever less often.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
 
 import zmq
 import zmq.asyncio
@@ -21,7 +23,9 @@ from headrace.gateway.kv_events.sources import EventSource
 from headrace.gateway.kv_events.wire import EventBatch, Message, ask_replay, read_batch, read_message, read_replayed
 
 _LOG = logging.getLogger(__name__)
-_REPLAY_TIMEOUT_S = 10.0
+_REPLAY_TIMEOUT_S = 5.0
+_FIRST_REPLAY_PAUSE_S = 30.0
+_MAX_REPLAY_PAUSE_S = 600.0
 _MAX_WAITING_MESSAGES = 100_000
 
 
@@ -36,6 +40,8 @@ class SubscriptionStatistics:
     """Gaps that no replay filled; what was known of the cache is dropped then."""
     num_restarts: int
     num_unreadable: int
+    num_unanswered: int
+    """Replays that were asked for and did not come."""
 
 
 class Subscription:
@@ -44,10 +50,21 @@ class Subscription:
     After `quiet_s` without a batch it asks whether it has missed any.
     """
 
-    def __init__(self, source: EventSource, sink: EventSink, *, quiet_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        source: EventSource,
+        sink: EventSink,
+        *,
+        quiet_s: float = 2.0,
+        replay_timeout_s: float = _REPLAY_TIMEOUT_S,
+    ) -> None:
         self.source = source
         self.sink = sink
         self._quiet_s = quiet_s
+        self._replay_timeout_s = replay_timeout_s
+        self._replay_pause_s = _FIRST_REPLAY_PAUSE_S
+        self._replays_from_s = float("-inf")
+        """Before that no replay is asked for, of the event loop's time."""
         self._sequence = Sequence()
         self._num_batches = 0
         self._num_replayed = 0
@@ -55,10 +72,12 @@ class Subscription:
         self._num_unfilled_gaps = 0
         self._num_restarts = 0
         self._num_unreadable = 0
+        self._num_unanswered = 0
 
     async def run(self, context: zmq.asyncio.Context) -> None:
         """Never returns."""
         subscriber = context.socket(zmq.SUB)
+        coming: asyncio.Future[list[bytes]] | None = None
         try:
             subscriber.setsockopt(zmq.LINGER, 0)
             subscriber.setsockopt(zmq.RCVHWM, _MAX_WAITING_MESSAGES)
@@ -66,14 +85,14 @@ class Subscription:
             subscriber.connect(self.source.publish)
             await self._catch_up(context)
             while True:
-                try:
-                    async with asyncio.timeout(self._quiet_s):
-                        frames = await subscriber.recv_multipart()
-                except TimeoutError:
+                # A future, as zmq.asyncio says. Not cancelled when it is quiet: what comes just then would be lost.
+                coming = cast("asyncio.Future[list[bytes]]", subscriber.recv_multipart())
+                while not (await asyncio.wait([coming], timeout=self._quiet_s))[0]:
                     await self._catch_up(context)
-                else:
-                    await self._take(frames, context)
+                await self._take(coming.result(), context)
         finally:
+            if coming is not None:
+                coming.cancel()
             subscriber.close(linger=0)
 
     def statistics(self) -> SubscriptionStatistics:
@@ -84,6 +103,7 @@ class Subscription:
             num_unfilled_gaps=self._num_unfilled_gaps,
             num_restarts=self._num_restarts,
             num_unreadable=self._num_unreadable,
+            num_unanswered=self._num_unanswered,
         )
 
     def __repr__(self) -> str:
@@ -116,14 +136,15 @@ class Subscription:
 
     async def _catch_up(self, context: zmq.asyncio.Context) -> None:
         """Apply what the source has beyond what was applied; after a restart all of it."""
-        if self.source.replay is None:
+        if self.source.replay is None or asyncio.get_running_loop().time() < self._replays_from_s:
             return
         try:
             if not await self._replay(context):
                 self._note_restart()
                 await self._replay(context)
+            self._replay_pause_s = _FIRST_REPLAY_PAUSE_S
         except TimeoutError:
-            _LOG.debug("KV events of %s: no replay within %g s", self.source.publish, _REPLAY_TIMEOUT_S)
+            self._note_unanswered()
         except UpstreamProtocolError as error:
             self._note_unreadable(error)
 
@@ -131,7 +152,8 @@ class Subscription:
         """Apply what a replay from the last applied batch on brings. False if that is not there or is another one."""
         number = self._sequence.next_number
         is_same = number == 0
-        async with aclosing(_replayed(context, self.source.replay or "", max(0, number - 1))) as messages:
+        replayed = _replayed(context, self.source.replay or "", max(0, number - 1), timeout_s=self._replay_timeout_s)
+        async with aclosing(replayed) as messages:
             async for message in messages:
                 batch = read_batch(message.payload)
                 verdict = self._sequence.judge_replayed(message.number, batch.time_s, is_first=not is_same)
@@ -166,13 +188,25 @@ class Subscription:
         self._sequence.reset()
         self.sink.clear()
 
+    def _note_unanswered(self) -> None:
+        log = _LOG.debug if self._num_unanswered else _LOG.warning
+        log(
+            "KV events of %s: no replay from %s within %g s; what is missed until the next attempt is lost",
+            *(self.source.publish, self.source.replay, self._replay_timeout_s),
+        )
+        self._num_unanswered += 1
+        self._replays_from_s = asyncio.get_running_loop().time() + self._replay_pause_s
+        self._replay_pause_s = min(2 * self._replay_pause_s, _MAX_REPLAY_PAUSE_S)
+
     def _note_unreadable(self, error: UpstreamProtocolError) -> None:
         if self._num_unreadable == 0:
             _LOG.warning("KV events of %s: %s", self.source.publish, error.message)
         self._num_unreadable += 1
 
 
-async def _replayed(context: zmq.asyncio.Context, address: str, first: int) -> AsyncGenerator[Message]:
+async def _replayed(
+    context: zmq.asyncio.Context, address: str, first: int, *, timeout_s: float
+) -> AsyncGenerator[Message]:
     """All batches from number `first` on that the source still has. Raises TimeoutError and UpstreamProtocolError."""
     dealer = context.socket(zmq.DEALER)
     try:
@@ -181,7 +215,7 @@ async def _replayed(context: zmq.asyncio.Context, address: str, first: int) -> A
         dealer.connect(address)
         await dealer.send_multipart(ask_replay(first))
         while True:
-            async with asyncio.timeout(_REPLAY_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 message = read_replayed(await dealer.recv_multipart())
             if message is None:
                 return

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from headrace.errors import UpstreamProtocolError
+from headrace.gateway.unreadable import UNREADABLE
 
 EventHash: TypeAlias = int | bytes
 _ExtraKeys: TypeAlias = list[list[object] | None] | None
@@ -121,7 +122,7 @@ def read_batch(payload: bytes) -> EventBatch:
     """Decode a batch. An event of an unknown kind is counted and left out. Raises UpstreamProtocolError."""
     try:
         batch = _BATCH.decode(payload)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise UpstreamProtocolError(f"A batch of KV events cannot be read: {error}.") from error
     events = [event for raw in batch.events if (event := _read_event(raw)) is not None]
     return EventBatch(batch.time_s, events, len(batch.events) - len(events))
@@ -132,7 +133,7 @@ def _read_event(raw: msgspec.Raw) -> Event | None:
     is_array = data[:1] in {b"\xdc", b"\xdd"} or 0x90 <= data[0] <= 0x9F
     try:
         return _from_array(data) if is_array else _MAP.decode(data)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         if "Invalid value" in str(error):  # of the tag: an event from a newer engine
             return None
         raise UpstreamProtocolError(f"A KV event cannot be read: {error}.") from error

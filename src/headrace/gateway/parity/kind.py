@@ -51,8 +51,10 @@ def why_uncounted(call: Call, prompt: PromptCount) -> str:
 def brings_ids(call: Call) -> bool:
     """Whether the prompt comes as token ids, which the engine then takes as they are."""
     fields, route = call.fields, call.route
-    if route is Route.GENERATE or (fields.prompt_token_ids and is_given(fields.prompt_token_ids)):
+    if route is Route.GENERATE:
         return True
+    if route is Route.CHAT:
+        return bool(fields.prompt_token_ids) and is_given(fields.prompt_token_ids)
     if route not in _WITH_PLAIN_PROMPT:
         return False
     prompt = bytes(fields.prompt or fields.input)

@@ -39,7 +39,7 @@ def given_token_ids(call: Call) -> list[TokenIds] | None:
     fields = call.fields
     if call.route is Route.GENERATE:
         return [pack_token_ids(_TOKEN_IDS.decode(fields.token_ids))]
-    if _is_given(fields.prompt_token_ids):
+    if call.route is Route.CHAT and _is_given(fields.prompt_token_ids):
         return [pack_token_ids(_TOKEN_IDS.decode(fields.prompt_token_ids))]
     if call.route not in _PLAIN_FIELDS or _is_string(_plain_prompt(call)):
         return None
@@ -102,6 +102,8 @@ def _chat_prompt(fields: CallFields) -> ChatPrompt:
         raise RequestError("a chat template of the request's own is not rendered here")
     if fields.add_special_tokens:
         raise RequestError("special tokens before what a template wrote are not counted here")
+    if _is_given(fields.input_ids) or b'"prompt_token_ids"' in bytes(fields.kv_transfer_params):
+        raise RequestError("token ids in a field that only some engines read are not counted here")
     return ChatPrompt(
         messages=_MESSAGES.decode(fields.messages),
         tools=_MESSAGES.decode(fields.tools) if _is_given(fields.tools) else None,

@@ -15,6 +15,7 @@ from headrace.gateway.identify import Call
 from headrace.gateway.prompt.texts import prompt_of_chat, prompts_of
 from headrace.gateway.prompt.tokenizers import ModelTokenizers
 from headrace.gateway.routes import Route
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.openai import unbuilt
 from headrace.openai.decode import RequestDecoder
 from headrace.openai.schema.anthropic import TokensCounted
@@ -50,7 +51,7 @@ class TokenizeRoutes:
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._answer(call)
-        except (HeadraceError, TimeoutError, msgspec.MsgspecError):
+        except (HeadraceError, TimeoutError, *UNREADABLE):
             return None
         self.num_answers += body is not None
         return body

@@ -16,6 +16,7 @@ from headrace.gateway.identify import Call
 from headrace.gateway.prompt.remote_tokenizers import RemoteTokenizers, key_of
 from headrace.gateway.prompt.texts import given_token_ids, prompts_of
 from headrace.gateway.prompt.tokenizers import ModelTokenizers
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.tokenization import ChatPrompt, TokenIds, TokenizationService
 from headrace.tokenization.remote.fallback import reason_of
 
@@ -75,7 +76,7 @@ class PromptCounter:
                 return await self._encode_all(call, prompts)
         except TimeoutError:
             return PromptCount(why="tokenize_timeout")
-        except (HeadraceError, msgspec.MsgspecError) as error:
+        except (HeadraceError, *UNREADABLE) as error:
             return _uncounted(call, error)
 
     def _counted_now(self, prompts: "_Prompts") -> PromptCount | None:
@@ -160,7 +161,7 @@ def _limit_of(call: Call) -> int | None:
     return call.card.max_model_len if call.fields.truncate_prompt_tokens is None else None
 
 
-def _uncounted(call: Call, error: HeadraceError | msgspec.MsgspecError) -> PromptCount:
+def _uncounted(call: Call, error: Exception) -> PromptCount:
     """Why there is no count; a prompt that is too long for the model raises."""
     match error:
         case ContextLengthError():
@@ -168,7 +169,7 @@ def _uncounted(call: Call, error: HeadraceError | msgspec.MsgspecError) -> Promp
             raise error
         case OverloadedError():
             return PromptCount(why="tokenize_saturated")
-        case RequestError() | msgspec.MsgspecError():
+        case RequestError() | msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
             return PromptCount(why="prompt_not_understood")
     return PromptCount(why="tokenize_error")
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from headrace.gateway.routes import Route
+from headrace.gateway.unreadable import UNREADABLE
 
 EngineKind: TypeAlias = Literal["headrace", "vllm", "sglang", "unknown"]
 ChatIdsField: TypeAlias = Literal["prompt_token_ids", "input_ids", "kv_transfer_params"]
@@ -113,7 +114,7 @@ def read_version(body: bytes) -> str | None:
     """The version that a JSON answer of /version names."""
     try:
         return _VERSION.decode(body).version
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 
@@ -123,7 +124,7 @@ def capability_of(kind: EngineKind, *, version: str | None, document: bytes | No
     if document is not None:
         try:
             return _as_documented(_DOCUMENT.decode(document), kind, version)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             pass
     is_known = kind != "unknown"
     return Capability(

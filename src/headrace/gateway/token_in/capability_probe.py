@@ -16,6 +16,7 @@ from headrace.gateway.parity import ParityLedger, Proof
 from headrace.gateway.prompt.tokenizers import LoadedTokenizers
 from headrace.gateway.routes import Route
 from headrace.gateway.token_in.capability import UNKNOWN, Capability, capability_of, engine_kind, read_version
+from headrace.gateway.unreadable import UNREADABLE
 from headrace.gateway.upstream.fetch import fetch, post
 from headrace.tokenization import ChatPrompt
 
@@ -149,7 +150,7 @@ async def _tokenize(endpoint: Endpoint, model: str, prompt: str | ChatPrompt) ->
         return None
     try:
         return msgspec.json.decode(answer.body, type=_Tokens).tokens
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

@@ -25,6 +25,7 @@ from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.routes import Route
 from headrace.gateway.token_in.capability import Capability, ChatIdsField
 from headrace.gateway.token_in.ids_json import IdsWriter
+from headrace.gateway.unreadable import UNREADABLE
 
 _MAX_TOKENS = 1 << 19
 """Writing more ids would hold the event loop for longer than 5 ms."""
@@ -203,7 +204,7 @@ def _completion_splice(body: bytes, prompt: PromptCount, capability: Capability)
         ).decode(body)
         given = bytes(fields.prompt)
         num_given = len(_STRINGS.decode(given)) if given.startswith(b"[") else 1
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return "unknown_field"
     if bytes(fields.echo) not in _FALSE:
         return "echo"
@@ -224,7 +225,7 @@ def _chat_splice(body: bytes, prompt: PromptCount, capability: Capability) -> _C
     if capability.engine != "headrace":
         try:
             chat = _PLAIN_CHAT.decode(body)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return "not_plain"
         if not chat.messages or chat.messages[-1].role == "assistant":
             return "continued"

@@ -1,10 +1,13 @@
 """Where an endpoint listens, read from its URL. Pure."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from headrace.errors import SettingsError
+
+_VISIBLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,8 @@ def parse_address(url: str, *, param: str = "endpoint") -> Address:
         raise SettingsError(f"{param} {url!r} is no URL ({error}); {expected}", param=param) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise SettingsError(f"{param} {url!r} is not the URL of an endpoint; {expected}", param=param)
-    if parts.username or not url.isascii():
-        raise SettingsError(f"{param} {url!r} may hold no user name and only ASCII; {expected}", param=param)
+    if parts.username or not _VISIBLE.fullmatch(url):
+        raise SettingsError(f"{param} {url!r} may hold no user name, no blanks and only ASCII; {expected}", param=param)
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     is_tls = parts.scheme == "https"
     return Address(

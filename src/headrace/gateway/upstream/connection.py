@@ -2,8 +2,8 @@
 
 Rule 1: an answer is over only when its framing says so. A connection that ends earlier is an error, but for bodies that
 have no other end (no Content-Length, no chunks) and whose connection was closed in order.
-Rule 2: a connection is used again only when the last answer was read to its end, nothing came after it, and neither
-side said that it would close.
+Rule 2: a connection is used again only when the last request was sent and its answer read to their ends, nothing came
+after that, and neither side said that it would close.
 Rule 3: what does not follow HTTP closes the connection; nothing is guessed.
 Rule 4: a read that is whole chunks, as the events of a stream come, goes past llhttp, which stands between two chunks
 before and after and does not miss them.
@@ -318,10 +318,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_chunked = False
         self._is_between_chunks = False
         self.deadline_s = None
-        can_reuse = self._can_reuse and not self._is_dirty and not self._transport.is_closing()
+        is_unsent = self._transport.get_write_buffer_size() > 0  # it answered before it had read the whole request
+        can_reuse = self._can_reuse and not self._is_dirty and not is_unsent and not self._transport.is_closing()
         if not can_reuse:
             self._is_dirty = True
-            self._transport.close()
+            if is_unsent:
+                self._transport.abort()  # closing would wait until the rest is read
+            else:
+                self._transport.close()
         sink.on_end(None)
         if can_reuse:
             self._on_idle(self)

@@ -136,6 +136,10 @@ class UpstreamPool:
 
 def _cause(error: OSError) -> str:
     """`Connection refused` rather than asyncio's words with the address once more."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
+    if isinstance(error, ssl.SSLError):  # whose numbers are not those of the system
+        return f"TLS failed: {error.reason or error}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)

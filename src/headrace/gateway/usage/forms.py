@@ -1,21 +1,25 @@
 """The words in which answers tell their usage: OpenAI's, those of its Responses API, and Anthropic's. Pure."""
 
-from typing import Protocol
+from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 
 from headrace.gateway.routes import UsageForm
+from headrace.gateway.unreadable import UNREADABLE
+
+_NumTokens: TypeAlias = Annotated[int, msgspec.Meta(le=1 << 31)]
+"""More than any request can have is garbage: an answer that says so tells nothing."""
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = None
+    cached_tokens: _NumTokens | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
     """OpenAI's `usage`, as far as it is read here. The other forms become it."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
+    prompt_tokens: _NumTokens = 0
+    completion_tokens: _NumTokens | None = None
     prompt_tokens_details: PromptTokensDetails | None = None
 
     @property
@@ -43,13 +47,13 @@ class OpenAiForm:
     def read(self, data: bytes) -> Usage | None:
         try:
             return self._DECODER.decode(data).usage
-        except msgspec.MsgspecError:  # the client's own business; here it only means that nothing was said
+        except UNREADABLE:  # the client's own business; here it only means that nothing was said
             return None
 
 
 class _ResponsesUsage(msgspec.Struct, frozen=True):
-    input_tokens: int
-    output_tokens: int | None = None
+    input_tokens: _NumTokens
+    output_tokens: _NumTokens | None = None
     input_tokens_details: PromptTokensDetails | None = None
 
 
@@ -69,7 +73,7 @@ class ResponsesForm:
     def read(self, data: bytes) -> Usage | None:
         try:
             told = self._DECODER.decode(data)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         usage = told.usage or (told.response.usage if told.response is not None else None)
         if usage is None:
@@ -82,10 +86,10 @@ class ResponsesForm:
 
 
 class _MessageUsage(msgspec.Struct, frozen=True):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: _NumTokens | None = None
+    cache_creation_input_tokens: _NumTokens | None = None
+    cache_read_input_tokens: _NumTokens | None = None
+    output_tokens: _NumTokens | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -108,7 +112,7 @@ class AnthropicForm:
     def read(self, data: bytes) -> Usage | None:
         try:
             told = self._DECODER.decode(data)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
         if told.message is not None and told.message.usage is not None:
             self._begun = told.message.usage

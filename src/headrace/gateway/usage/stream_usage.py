@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from headrace.gateway.identify import Call
+from headrace.gateway.unreadable import UNREADABLE
 
 _EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _MARK = b'"usage"'
@@ -39,7 +40,7 @@ def ask_usage(call: Call) -> Call:
             return call
         body = _OBJECT.decode(b"".join(call.body))
         merged = _OBJECT.decode(given) if options is not None else {}
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return call  # for the engine to refuse
     merged["include_usage"] = msgspec.Raw(b"true")
     body["stream_options"] = msgspec.Raw(msgspec.json.encode(merged))
@@ -67,7 +68,7 @@ def _is_usage_only(event: bytes) -> bool:
         if line.startswith(b"data:"):
             try:
                 value = _USAGE_EVENT.decode(line[5:])
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 return False
             return value.usage is not None and value.choices == []
     return False

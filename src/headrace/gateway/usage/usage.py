@@ -3,19 +3,24 @@
 The words differ by route: `usage_forms` knows them.
 """
 
+import json
+import re
 from collections.abc import Callable
 from typing import Protocol
 
 from headrace.gateway.http.message import ResponseHead
 from headrace.gateway.http.plain_events import EventPipe
 from headrace.gateway.routes import UsageForm
-from headrace.gateway.usage.forms import Usage, form_of
+from headrace.gateway.usage.forms import Form, Usage, form_of
 
 __all__ = ["EventUsage", "JsonUsage", "Meter", "NoUsage", "Usage", "UsageReader", "usage_reader"]
 
 _MAX_JSON_BYTES = 4 << 20
 _MARK = b'"usage"'
 _LINE_ENDS = (b"\n", b"\r")
+_MAX_END_BYTES = 64 << 10
+_TOLD = re.compile(rb'"usage"\s{0,8}:\s{0,8}(?=[{n])')
+_ANY_JSON = json.JSONDecoder()
 
 
 class UsageReader(Protocol):
@@ -70,14 +75,15 @@ class EventUsage:
 
 
 class JsonUsage:
-    """Reads one JSON body, if it is not longer than 4 MiB."""
+    """Reads one JSON body. Of one longer than 4 MiB only the end, where engines tell the usage behind all choices."""
 
-    __slots__ = ("_form", "_num_bytes", "_parts", "_result")
+    __slots__ = ("_end", "_form", "_num_bytes", "_parts", "_result")
     num_events = 0
 
     def __init__(self, form: UsageForm = "openai") -> None:
         self._form = form_of(form)
         self._parts: list[bytes] = []
+        self._end = b""
         self._result: Usage | None = None
         self._num_bytes = 0
 
@@ -85,15 +91,33 @@ class JsonUsage:
         self._num_bytes += len(data)
         if self._num_bytes <= _MAX_JSON_BYTES:
             self._parts.append(data)
-        else:
+            return
+        if not self._end:
+            self._end = b"".join(self._parts)
             self._parts.clear()
+        self._end = (self._end[-_MAX_END_BYTES:] + data)[-_MAX_END_BYTES:]
 
     def result(self) -> Usage | None:
         if self._parts:
             data = b"".join(self._parts)
             self._result = self._form.read(data)
             self._parts = [data] if self._result is None else []
+        elif self._end:
+            self._result = _read_last(self._end, self._form)
         return self._result
+
+
+def _read_last(end: bytes, form: Form) -> Usage | None:
+    """The usage that stands last in the end of a JSON body. Within a text its name could not stand so, for quotes are
+    escaped there."""
+    told = _TOLD.split(end)
+    if len(told) < 2:
+        return None
+    try:
+        _, num_read = _ANY_JSON.raw_decode(told[-1].decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return form.read(b'{"usage":%b}' % told[-1][:num_read])
 
 
 class NoUsage:
@@ -129,6 +153,12 @@ class Meter:
         """By which events without usage pass that are not fed."""
         self._form: UsageForm = form
         self._reader: UsageReader = _NO_USAGE
+
+    def forget(self) -> None:
+        """The answer broke off before its client got any of it."""
+        self.status = None
+        self._reader = _NO_USAGE
+        self.feed, self.usage = _NO_USAGE.feed, _NO_USAGE.result
 
     def begin(self, head: ResponseHead) -> None:
         """An answer to be relayed has begun."""

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from headrace.errors import UpstreamProtocolError
+from headrace.gateway.unreadable import UNREADABLE
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -168,7 +169,7 @@ class Decoder(Generic[ObjectT]):
     def page(self, body: bytes) -> Page[ObjectT]:
         try:
             return self._page.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise UpstreamProtocolError(f"the API server's list cannot be read: {error}") from error
 
     def event(self, line: bytes) -> Change[ObjectT] | Bookmark | WatchError | None:
@@ -184,7 +185,7 @@ class Decoder(Generic[ObjectT]):
                     return Bookmark(_BOOKMARK.decode(raw.object).metadata.resource_version)
                 case "ERROR":
                     return WatchError(_STATUS.decode(raw.object))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise UpstreamProtocolError(f"an event of the API server cannot be read: {error}") from error
         return None
 
@@ -193,7 +194,7 @@ def read_status(body: bytes) -> Status:
     """The Status object in the body of an error; an empty one where there is none."""
     try:
         return _STATUS.decode(body)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return Status()
 
 
