@@ -25,5 +25,6 @@ async def caught_up(gateway: Gateway) -> None:
             source, sequence = subscription.source, subscription._sequence
             assert source.replay is not None
             assert monitor._context is not None
-            messages = [one.number async for one in _replayed(monitor._context, source.replay, sequence.next_number)]
+            replayed = _replayed(monitor._context, source.replay, sequence.next_number, timeout_s=10.0)
+            messages = [one.number async for one in replayed]
             await wait_for(lambda of=sequence, numbers=messages: of.next_number > max(numbers, default=-1))

@@ -45,7 +45,9 @@ class Books:
     num_received: int = 0
     whole: Tally = field(default_factory=Tally)
     broken: Tally = field(default_factory=Tally)
-    """Answers that ended in the middle, by the engine's fault."""
+    """Streams that ended in the middle, by the engine's fault."""
+    num_broken_json: int = 0
+    """Whole answers that did: who waits for the rest before he passes on any has nothing of them."""
     left: Tally = field(default_factory=Tally)
     """Requests whose peer left."""
     num_failed: int = 0
@@ -53,7 +55,8 @@ class Books:
 
     @property
     def num_ended(self) -> int:
-        return self.whole.num_requests + self.broken.num_requests + self.left.num_requests + self.num_failed
+        answered = self.whole.num_requests + self.broken.num_requests + self.num_broken_json
+        return answered + self.left.num_requests + self.num_failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +147,14 @@ class CountingEngine:
         await exchange.chunk(b"")
 
     async def _break(self, exchange: Exchange, work: _Work) -> None:
-        num_told = work.num_tokens // 2 if work.is_stream else 0
-        work.count(self.books.broken, num_told=num_told)
         exchange.keeps_alive = False
         if work.is_stream:
+            num_told = work.num_tokens // 2
+            work.count(self.books.broken, num_told=num_told)
             await exchange.start_chunked()
             await self._stream(exchange, num_told)
         else:
+            self.books.num_broken_json += 1
             data = _whole(work)
             await exchange.send(head(200, ["content-type: application/json", f"content-length: {len(data)}"]))
             await exchange.send(data[: len(data) // 2])
