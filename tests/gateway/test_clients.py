@@ -1,7 +1,11 @@
 """Clients that leave, stall, say too much or too little; and the gateway going down under them."""
 
 import asyncio
+import gc
 import random
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -147,6 +151,73 @@ async def test_a_slow_client_holds_the_endpoint_back_and_gets_everything() -> No
     assert num_sent_while_paused < num_pieces
     assert held < 1 << 20
     assert total == num_pieces * len(piece)
+
+
+@asynccontextmanager
+async def unread_answer() -> AsyncIterator[tuple[HttpServer, asyncio.StreamReader]]:
+    """A server whose one answer is more than the sockets hold, and its client, which has asked and reads nothing."""
+
+    async def handler(_: Request, client: ResponseWriter) -> None:
+        client.answer(status=200, headers=[], body=bytes(64 << 20))
+
+    server = HttpServer(
+        handler, limits=LIMITS, max_connections=1, max_held_body_bytes=1 << 20, deadlines=Deadlines(interval_s=60.0)
+    )
+    port = await server.start(host="127.0.0.1", port=0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /first HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n")
+        while not server._connections or not connection_of(server)._is_write_paused:
+            await asyncio.sleep(0)
+        yield server, reader
+    finally:
+        writer.transport.abort()
+        await server.aclose()
+
+
+async def test_a_client_that_reads_slowly_is_not_cut_at_its_deadline() -> None:
+    async with unread_answer() as (server, reader):
+        connection = connection_of(server)
+        for _ in range(3):
+            assert connection._unread is not None
+            noted = connection._unread._num_waiting_bytes
+            async with asyncio.timeout(20):
+                while noted - connection._unread._num_waiting() < 1024:
+                    await reader.read(1 << 16)
+            connection.deadline_s = None
+            connection.on_deadline()
+
+            assert connection.deadline_s is not None
+
+        async with asyncio.timeout(20):
+            while await reader.read(1 << 20):
+                pass
+
+
+async def test_a_client_that_has_stopped_reading_is_cut_at_its_deadline() -> None:
+    async with unread_answer() as (server, reader):
+        connection = connection_of(server)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(20):
+            while server._connections:
+                connection.on_deadline()
+                await asyncio.sleep(0)
+
+
+async def test_a_connection_that_has_ended_is_freed_at_once() -> None:
+    async with FakeUpstream() as upstream, running_gateway(upstream) as gateway:
+        gc.collect()
+        gc.disable()
+        try:
+            async with raw_client(gateway) as client:
+                await client.send(chat_request())
+                await client.read_answer()
+                ended = weakref.ref(connection_of(gateway.server))
+            async with asyncio.timeout(20):
+                while ended() is not None:
+                    await asyncio.sleep(0)
+        finally:
+            gc.enable()
 
 
 async def test_a_request_in_two_parts_behind_an_answer_not_yet_read_arrives_whole() -> None:

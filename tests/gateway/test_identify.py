@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import msgspec
@@ -20,8 +21,14 @@ def served(*names: str) -> dict[str, ServedModel]:
     return {name: ServedModel(card=ModelCard(id=name), raw=msgspec.Raw(b"{}")) for name in names}
 
 
-def call_of(body: bytes, *names: str, path: bytes = b"/v1/chat/completions", method: str = "POST") -> Call:
-    request = Request(method=method, target=path, headers=[], is_http10=False, keep_alive=True, body=body)
+def call_of(
+    body: bytes,
+    *names: str,
+    path: bytes = b"/v1/chat/completions",
+    method: str = "POST",
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> Call:
+    request = Request(method=method, target=path, headers=headers or [], is_http10=False, keep_alive=True, body=body)
     return identify(request, models=served(*names), request_id=b"1")
 
 
@@ -36,6 +43,41 @@ def test_a_missing_model_becomes_the_only_one(body: bytes) -> None:
     call = call_of(body, "demo")
 
     assert json.loads(b"".join(call.body)) == json.loads(body) | {"model": "demo"}
+
+
+def test_a_byte_order_mark_is_left_out_of_what_the_endpoint_gets() -> None:
+    call = call_of(b"\xef\xbb\xbf" + '{"model":"demo","user":"\u00e9"}'.encode(), "demo")
+
+    assert json.loads(b"".join(call.body).decode()) == {"model": "demo", "user": "\u00e9"}
+    assert call.request.body == b"".join(call.body)
+
+
+@pytest.mark.parametrize("limit", [b"16", b"16.0", b'"16"'])
+def test_a_whole_number_may_be_written_as_most_engines_take_it(limit: bytes) -> None:
+    body = b'{"model":"demo","max_tokens":' + limit + b"}"
+
+    call = call_of(body, "demo")
+
+    assert (call.limits_asked, call.body) == ([16], (body,))
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "why"),
+    [
+        (gzip.compress(b"{}"), [(b"content-encoding", b"gzip")], "Content-Encoding is 'gzip'"),
+        (gzip.compress(b"{}"), [], "compressed"),
+        ("{}".encode("utf-16"), [], "UTF-16"),
+        (b"", [], "empty"),
+        (b'{"model":"\\ud83d"}', [], r"\\ud83d is half"),
+        (b'{"messages":[{"content":"\\\\ a\\ud83d"}]}', [], r"\\ud83d is half"),
+        (b'{"messages":[{"content":"\\\\ud83d \\ud83d\\ude00"}]', [], "truncated"),
+    ],
+)
+def test_a_body_that_is_no_json_is_refused_with_what_is_wrong_with_it(
+    body: bytes, headers: list[tuple[bytes, bytes]], why: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        call_of(body, "demo", headers=headers)
 
 
 def test_a_body_with_a_model_goes_on_unchanged() -> None:

@@ -1,9 +1,14 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
+from headrace.errors import ContextLengthError
+from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
+from headrace.gateway.http.message import Request
+from headrace.gateway.identify import identify
 from headrace.gateway.parity import (
     Comparison,
     Observed,
@@ -16,6 +21,7 @@ from headrace.gateway.parity import (
     compare_cached,
 )
 from headrace.gateway.parity.agreement import Agreement
+from headrace.gateway.parity.check import ParityCheck
 from headrace.gateway.parity.instruments import ParityInstruments
 from headrace.gateway.prompt.tokens import PromptCount
 
@@ -275,6 +281,23 @@ def test_a_model_that_drifts_has_estimates_of_that_kind_of_prompt_alone() -> Non
     assert ledger.judged(prompt, model="demo", route="/v1/completions", kind="plain") is prompt
     assert ledger.judged(prompt, model="other", route=CHAT, kind="plain") is prompt
     assert ledger.statistics()[0].drifting == (f"{CHAT} plain",)
+
+
+def test_a_prompt_that_seems_too_long_is_an_endpoints_to_judge_while_counts_of_its_kind_differ() -> None:
+    ledger = ParityLedger(PATIENCE)
+    check = ParityCheck(ledger, ParityInstruments(CollectorRegistry()))
+    body = b'{"model":"demo","messages":[{"role":"user","content":"Hi"}]}'
+    request = Request(method="POST", target=CHAT.encode(), headers=[], is_http10=False, keep_alive=True, body=body)
+    served = ServedModel(card=ModelCard(id="demo"), raw=msgspec.Raw(b"{}"))
+    call = identify(request, models={"demo": served}, request_id=b"1")
+    error = ContextLengthError("too long")
+
+    with pytest.raises(ContextLengthError):
+        check.too_long(call, error)
+    drift(ledger)
+    prompt = check.too_long(call, error)
+
+    assert (prompt.why, prompt.total, prompt.longest) == ("drift", None, None)
 
 
 def test_it_has_exact_counts_again_once_they_agree() -> None:

@@ -138,6 +138,15 @@ async def test_health_checks_make_no_spans(spans: InMemorySpanExporter, tracer: 
     assert spans.get_finished_spans() == ()
 
 
+async def test_a_path_that_there_is_not_names_no_span(spans: InMemorySpanExporter, tracer: RequestTracer) -> None:
+    path = "/scan-" + "x" * 1000
+    async with FakeUpstream() as upstream, running_gateway(upstream, tracer=tracer) as gateway:
+        await exchange(gateway, f"GET {path} HTTP/1.1\r\nHost: g\r\n\r\n".encode())
+
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.attributes["url.path"]) == ("GET", path[:256])
+
+
 async def test_without_traces_the_clients_header_goes_on_as_it_came() -> None:
     async with FakeUpstream() as upstream, running_gateway(upstream) as gateway:
         await exchange(gateway, chat_request(extra=PARENT))

@@ -123,4 +123,39 @@ def test_a_long_string_that_is_not_well_formed_is_a_bad_request() -> None:
     reader.feed(b'{"prompt":"0123456789')
     with pytest.raises(msgspec.DecodeError) as refused:
         reader.feed(b'\\x and more than a dozen bytes behind it"}')
-    assert isinstance(no_json(refused.value), InvalidRequestError)
+    assert isinstance(no_json(refused.value, b"{}"), InvalidRequestError)
+
+
+def test_an_error_shows_the_beginning_of_a_long_value_and_no_marker() -> None:
+    decoder = RequestDecoder(ChatCompletionRequest, unbuilt={"audio": ()})
+    long = "z" * 500
+    for fields in ({"response_format": {"type": long}}, {"audio": long}, {"audio": [{"deep": long}]}):
+        body = read(json.dumps({"messages": [], **fields}).encode(), [99])
+        with pytest.raises(InvalidRequestError) as caught:
+            decoder.decode(body)
+        assert MARKER not in str(caught.value)
+        assert "zzzzz..." in str(caught.value)
+
+
+def test_the_hundredth_long_value_is_not_taken_for_the_first() -> None:
+    body = read(json.dumps([f"{number:03}" + "x" * 97 for number in range(101)]).encode(), [64])
+    for number in (0, 1, 10, 100):
+        marker = list(body.long_strings)[number]
+        assert body.unmarked(f"[{marker}]") == f"[{number:03}{'x' * 57}...]"
+
+
+def test_more_arrays_and_objects_than_can_be_decoded_in_a_moment_are_refused() -> None:
+    for item in (b"[]", b"{}", b'{"a":[]}'):
+        text = b'{"x":[' + b",".join([item] * 70_000) + b"]}"
+        with pytest.raises(InvalidRequestError, match="more than 65536 arrays and objects"):
+            read(text, [65536], min_long_bytes=65536)
+
+
+def test_brackets_in_texts_are_not_arrays() -> None:
+    text = json.dumps(["[{" * 1000] * 200).encode()
+    assert decoded(text, [65536]) == json.loads(text)
+
+
+def test_numbers_beside_a_long_string_stay_what_they_are() -> None:
+    value = [[1, 2.5, None, True], ["y" * 50, 3], "z" * 50]
+    assert decoded(json.dumps(value).encode(), [7]) == value

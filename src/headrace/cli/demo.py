@@ -49,6 +49,8 @@ def run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     if not Path(arguments.model, "config.json").is_file():
         raise SettingsError(f"--model {arguments.model}: no model here; run from the repository's root, or name one")
+    if arguments.engines < 1:
+        raise SettingsError(f"--engines is {arguments.engines}; it must be 1 or more", param="engines")
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell starts background jobs with it ignored
         signal.signal(number, _interrupt)
     console = Console(stderr=True, highlight=False)

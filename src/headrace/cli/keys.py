@@ -25,6 +25,8 @@ from headrace.gateway.admission.prices import parse_money
 from headrace.gateway.admission.priority import PRIORITIES
 from headrace.units import parse_duration
 
+_MAX_LIFETIME_S = 36_500 * 86_400
+
 
 def run(argv: Sequence[str]) -> int:
     """Do what the subcommand says; the exit status."""
@@ -42,7 +44,11 @@ def _add(arguments: argparse.Namespace) -> int:
         if any(one.name == entry.name for one in entries):
             raise SettingsError(f"{path} has a key {entry.name!r} already; revoke it first, or choose another name")
         write_entries(path, [*entries, entry])
-    print(key)
+        try:
+            print(key, flush=True)
+        except OSError:  # a key that nobody has seen must not stay
+            write_entries(path, entries)
+            raise
     return 0
 
 
@@ -68,11 +74,14 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 
 def _entry_of(arguments: argparse.Namespace, key: str, *, now: datetime) -> KeyEntry:
+    periods = [period for period, _ in arguments.budget]
+    if len(set(periods)) < len(periods):
+        raise SettingsError(f"--budget is given twice for one of {', '.join(periods)}; give each period once")
     entry = KeyEntry(
         name=arguments.name,
         hash=hash_text(digest_of(key.encode("ascii"))),
         created=now,
-        expires=now + timedelta(seconds=arguments.expires_in) if arguments.expires_in else None,
+        expires=now + arguments.expires_in if arguments.expires_in is not None else None,
         requests_per_minute=arguments.requests_per_minute,
         tokens_per_minute=arguments.tokens_per_minute,
         concurrent_requests=arguments.concurrent_requests,
@@ -126,7 +135,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", metavar="NAME", help="a model that it may use; default: all")
     parser.add_argument("--priority", choices=PRIORITIES, default="interactive", help="the highest class it may have")
     parser.add_argument("--weight", type=int, default=1, metavar="N", help="its share of a queue")
-    parser.add_argument("--expires-in", type=_duration, metavar="DURATION", help="such as 30d")
+    parser.add_argument("--expires-in", type=_lifetime, metavar="DURATION", help="such as 30d")
 
 
 def _budget(text: str) -> tuple[str, str]:
@@ -140,8 +149,11 @@ def _budget(text: str) -> tuple[str, str]:
     return period, amount
 
 
-def _duration(text: str) -> float:
+def _lifetime(text: str) -> timedelta:
     try:
-        return parse_duration(text)
+        seconds = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if not 1 <= seconds <= _MAX_LIFETIME_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 1s and 36500d; leave it out for a key that stays")
+    return timedelta(seconds=seconds)

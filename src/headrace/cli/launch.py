@@ -53,7 +53,8 @@ def parser_of(
     command: str, *, description: str, components: "Mapping[str, type[DataclassInstance]]", skip: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """A parser with the common flags and a flag for each setting of each component."""
-    parser = argparse.ArgumentParser(prog=f"headrace {command}", description=description)
+    # No abbreviations: `--endpoints URL` would be taken for the flag of a file, and a new flag would end an old script.
+    parser = argparse.ArgumentParser(prog=f"headrace {command}", description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="a YAML file with a section of settings per component")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", default="text", choices=("text", "json"))

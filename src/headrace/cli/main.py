@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace._version import __version__
+from headrace.cli.output import discard_stdout, is_failed_write, prepare_streams
 from headrace.errors import HeadraceError, SettingsError
 
 # A command's module loads only when it is chosen: the gateway must not pay for the engine's imports.
@@ -28,17 +29,27 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return the exit status."""
+    prepare_streams()
     arguments = _parser().parse_args(argv)
     # The tokenizers library would otherwise spread each batch over all cores, the event loop's and the engine's too.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         run = importlib.import_module(_COMMANDS[arguments.command][0]).run
-        return int(run(arguments.arguments))
+        status = int(run(arguments.arguments))
+        sys.stdout.flush()  # here, where a reader that has left is no traceback
+        return status
     except SettingsError as error:
         print(f"headrace: {error.message}", file=sys.stderr)
         return 2
     except HeadraceError as error:
         print(f"headrace: {error.message}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if not is_failed_write(error):
+            raise
+        discard_stdout()
+        if not isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            print(f"headrace: cannot write the output: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.output import check_directory_of
 from headrace.cli.replay_report import report_page, size_text
 from headrace.errors import InvalidRequestError, SettingsError
 from headrace.gateway.routing import PolicyName
@@ -68,6 +69,8 @@ def run(argv: Sequence[str]) -> int:
     """Replay and print; the exit status."""
     arguments = _parser().parse_args(argv)
     _check(arguments)
+    if arguments.report is not None:
+        check_directory_of(Path(arguments.report), flag="--report")
     outcomes = list(_outcomes(arguments))
     report = Report(
         trace=_name_of(arguments),

@@ -1,18 +1,19 @@
 """`headrace tokenize`: the token ids of a text or a chat, as the gateway and the engine compute them."""
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from headrace.cli.output import discard_stdout
 from headrace.errors import InvalidRequestError, SettingsError
 from headrace.tokenization.load import load_tokenizer
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
 
 _STANDARD_INPUT = "-"
+_DEMO_MODEL = "models/demo"
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -28,6 +29,10 @@ class Chat(msgspec.Struct, frozen=True):
 def run(argv: Sequence[str]) -> int:
     """Print what was asked for; the exit status."""
     arguments = _parser().parse_args(argv)
+    if arguments.model == _DEMO_MODEL and not Path(_DEMO_MODEL).exists():  # else it would be asked for on the hub
+        raise SettingsError(
+            f"--model {_DEMO_MODEL}: no model here; run from the repository's root, or name one", param="model"
+        )
     tokenizer = load_tokenizer(arguments.model)
     source = _read(arguments.file)
     text = _render(source, tokenizer, name=arguments.file) if arguments.chat else source
@@ -92,7 +97,7 @@ def _write(output: str) -> int:
         sys.stdout.write(f"{output}\n")
         sys.stdout.flush()
     except BrokenPipeError:  # `| head` has seen enough; nothing may be flushed at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
     return 0
 
 
@@ -107,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--model",
-        default="models/demo",
+        default=_DEMO_MODEL,
         metavar="DIR",
         help="a model's directory, or a tokenizer.json (default: %(default)s)",
     )

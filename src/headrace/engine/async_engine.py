@@ -230,10 +230,10 @@ class AsyncLLMEngine:
         """End one request or several; returns when the core has freed their blocks. Unknown and ended ones are ignored.
 
         A consumer gets a last output, finished, with the reason "abort" and what had been generated. Raises EngineError
-        on another event loop than the engine's.
+        on another event loop than the engine's, and InvalidRequestError for what is neither an id nor several.
         """
         self._life.check_loop()
-        await self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
+        await self._requests.abort(_ids(request_id))
 
     def request_state(self, request_id: str) -> OpenState | None:
         """ "waiting" or "running", as the core has it; None for a request that has ended or never was."""
@@ -317,7 +317,8 @@ class AsyncLLMEngine:
         self._loggers.log()
 
     async def add_logger(self, name: str, logger: StatLogger) -> None:
-        """From now on `logger` is told what happens. Raises InvalidRequestError when the name is taken."""
+        """From now on `logger` is told what happens. Raises InvalidRequestError for what is no logger, and when the
+        name is taken."""
         self._loggers.add(name, logger)
 
     async def remove_logger(self, name: str) -> None:
@@ -353,7 +354,8 @@ class AsyncLLMEngine:
     # -- what an operator asks of it
 
     async def reset_prefix_cache(self, device: object = None) -> bool:
-        """Forget every cached prefix; False, and nothing forgotten, while requests hold blocks.
+        """Forget every cached prefix; False, and nothing forgotten, while requests hold blocks, or with several
+        data-parallel cores while any is open.
 
         There is one cache, where the model is: naming a `device` is refused.
         """
@@ -457,6 +459,16 @@ class AsyncLLMEngine:
 def _addresses(joined: str | None) -> list[str]:
     """As a core, or several, say them."""
     return joined.split(",") if joined else []
+
+
+def _ids(request_id: str | Iterable[str]) -> list[str]:
+    """As a caller gave them, who may give anything."""
+    if isinstance(request_id, str):
+        return [request_id]
+    ids = list(request_id) if isinstance(request_id, Iterable) else [request_id]
+    if not all(isinstance(each, str) for each in ids):
+        raise InvalidRequestError(f"request_id is {request_id!r:.80}; give one id or several", param="request_id")
+    return ids
 
 
 def _refuse_params(name: str, value: object, wanted: str) -> NoReturn:

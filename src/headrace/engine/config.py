@@ -205,6 +205,9 @@ class EngineArgs:
 
     def __post_init__(self) -> None:
         check_types(self)
+        if self.served_model_name == "":
+            message = "served_model_name is empty; leave it out for the name of the model's directory"
+            raise SettingsError(message, param="served_model_name")
         _check_at_least("seed", self.seed, minimum=0)
         if self.seed > _MAX_SEED:
             raise SettingsError(f"seed is {self.seed}; it must be at most {_MAX_SEED}", param="seed")

@@ -14,6 +14,9 @@ _MAX_WHOLE = 2**64 - 1
 _MAX_TOKEN_IDS = 1 << 19
 """Named in one list; more than any vocabulary has."""
 _MAX_BAD_WORDS = 1024
+_MAX_BIASES = 1 << 16
+"""Looked through on the event loop, in about 0.1 s."""
+
 _MAX_STOPS = 1024
 """Stop strings, and token ids that stop."""
 _MAX_STOP_CHARS = 16 * 1024
@@ -44,6 +47,9 @@ def token_ids(name: str, value: Sequence[int]) -> tuple[int, ...]:
 def checked_bias(logit_bias: dict[int, float]) -> dict[int, float]:
     if not isinstance(logit_bias, dict):
         raise InvalidRequestError(f"logit_bias must be a dict, got {logit_bias!r:.80}", param="logit_bias")
+    if len(logit_bias) > _MAX_BIASES:
+        message = f"logit_bias holds {len(logit_bias)} ids, more than {_MAX_BIASES}"
+        raise InvalidRequestError(message, param="logit_bias")
     for token_id, bias in logit_bias.items():
         check_whole("logit_bias", token_id, minimum=0, maximum=MAX_TOKEN_ID)
         check_number("logit_bias", bias)

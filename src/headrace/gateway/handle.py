@@ -8,7 +8,7 @@ import logging
 import random
 import time
 
-from headrace.errors import HeadraceError
+from headrace.errors import ContextLengthError, HeadraceError
 from headrace.gateway.admission.control import Admission
 from headrace.gateway.admission.keys import ApiKey
 from headrace.gateway.admission.refusals import headers_of
@@ -106,7 +106,10 @@ class RequestHandler:
         call = self._identify(request, key, request_id=request_id)
         trail.identified(call, key_name=key.name)
         with self._slots:
-            prompt = self._token_in.judged(call, await self._counter.count(call))
+            try:
+                prompt = self._token_in.judged(call, await self._counter.count(call))
+            except ContextLengthError as error:
+                prompt = self._token_in.too_long(call, error)
             trail.counted(prompt)
             check_context_length(
                 max_model_len=call.card.max_model_len,

@@ -1,6 +1,7 @@
 """What a request asks for: its route, its model, and the fields that are read here. The rest of the body stays bytes,
 and is the engine's to judge. Pure."""
 
+import codecs
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -9,6 +10,7 @@ from headrace.errors import InvalidRequestError, ModelNotFoundError
 from headrace.gateway.endpoints.endpoint import ModelCard, ServedModel
 from headrace.gateway.http.message import MethodNotAllowedError, Request, RouteNotFoundError
 from headrace.gateway.routes import ROUTES, Route
+from headrace.openai.malformed import why_malformed
 
 
 class CallFields(msgspec.Struct, frozen=True):
@@ -51,7 +53,9 @@ class _SamplingParams(msgspec.Struct, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(CallFields)
-_SAMPLING_PARAMS = msgspec.json.Decoder(_SamplingParams)
+_LENIENT_DECODER = msgspec.json.Decoder(CallFields, strict=False)
+"""Takes `16.0` and `"16"` for 16, as most engines do, and leaves it to the others to refuse them."""
+_SAMPLING_PARAMS = msgspec.json.Decoder(_SamplingParams, strict=False)
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -100,7 +104,9 @@ def identify(
         raise RouteNotFoundError(f"There is no {request.method} {request.path} here.")
     if request.method != "POST":
         raise MethodNotAllowedError(f"{request.path} takes POST, not {request.method}.", allow="POST")
-    fields = _read_fields(request.body)
+    if request.body.startswith(codecs.BOM_UTF8):
+        request.body = request.body.removeprefix(codecs.BOM_UTF8)  # RFC 8259 section 8.1 lets a reader ignore it
+    fields = _read_fields(request)
     if route is Route.GENERATE:
         fields = _with_sampling_params(fields)
     if fields.model is not None:
@@ -148,18 +154,37 @@ def _names(models: Mapping[str, ServedModel], may_use: Callable[[str], bool]) ->
     return ", ".join(repr(name) for name in first) + more or "none that this API key may use"
 
 
-def _read_fields(body: bytes) -> CallFields:
+def _read_fields(request: Request) -> CallFields:
     """What stays undecoded is known to be UTF-8 from here on."""
+    body = request.body
     try:
         if not body.isascii():
             body.decode()
         return _DECODER.decode(body)
-    except msgspec.ValidationError as error:
-        raise _misfit(error) from error
+    except msgspec.ValidationError:
+        return _read_leniently(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"The body is not JSON: {error}.") from error
+        raise _no_json(request, error) from error
     except RecursionError as error:
         raise InvalidRequestError("The body is nested too deeply; no engine reads so much of it.") from error
+
+
+def _read_leniently(body: bytes) -> CallFields:
+    try:
+        return _LENIENT_DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from error
+
+
+def _no_json(request: Request, error: msgspec.DecodeError | UnicodeDecodeError) -> InvalidRequestError:
+    encoding = request.header(b"content-encoding")
+    if encoding is not None and encoding.strip().lower() != b"identity":
+        name = encoding.decode("latin-1")
+        return InvalidRequestError(
+            f"The body's Content-Encoding is {name!r:.80}, which is not supported; send it uncompressed.",
+            code="unsupported_media_type",
+        )
+    return InvalidRequestError(f"The body is not JSON: {why_malformed(error, request.body)}.")
 
 
 def _misfit(error: msgspec.ValidationError, *, within: str = "") -> InvalidRequestError:

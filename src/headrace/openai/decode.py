@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.errors import InvalidRequestError, UnsupportedError
 from headrace.openai.long_strings import Body, JsonBody
+from headrace.openai.malformed import why_malformed
 
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
 
@@ -38,44 +39,44 @@ class RequestDecoder(Generic[RequestT]):
 
     def decode(self, body: Body) -> RequestT:
         """Raises InvalidRequestError, and UnsupportedError (which is one) for a field that is not built."""
+        text = (body.json if isinstance(body, JsonBody) else body).removeprefix(codecs.BOM_UTF8)
         try:
-            text = (body.json if isinstance(body, JsonBody) else body).removeprefix(codecs.BOM_UTF8)
             if not text.isascii():
                 text.decode()  # msgspec looks at no text of a field that it skips
             request = self._decoder.decode(text)
-            self._refuse_unbuilt(request)
+            self._refuse_unbuilt(request, body)
             if isinstance(body, JsonBody):
                 body.restore(request)
         except msgspec.ValidationError as error:
-            raise invalid_field(error) from error
+            raise invalid_field(error, body=body) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise no_json(error) from error
+            raise no_json(error, text) from error
         except RecursionError as error:
             raise InvalidRequestError("the body is nested too deeply") from error
         return cast("RequestT", request)
 
-    def _refuse_unbuilt(self, request: msgspec.Struct) -> None:
+    def _refuse_unbuilt(self, request: msgspec.Struct, body: Body) -> None:
         for name, neutral in self._unbuilt.items():
             raw = getattr(request, name)
             if raw is msgspec.UNSET:
                 continue
             value = msgspec.json.decode(raw)
             if value is not None and not _is_among(value, neutral):
+                value = body.restore(value) if isinstance(body, JsonBody) else value
                 raise UnsupportedError(
                     f"{name}={_shown(value)} is not supported by this version; leave the field out", param=name
                 )
 
 
-def no_json(error: msgspec.DecodeError | UnicodeDecodeError) -> InvalidRequestError:
-    if isinstance(error, UnicodeDecodeError):
-        return InvalidRequestError(f"the body is not valid UTF-8: {error.reason}")
-    return InvalidRequestError(f"the body is not valid JSON: {error}")
+def no_json(error: msgspec.DecodeError | UnicodeDecodeError, body: bytes) -> InvalidRequestError:
+    return InvalidRequestError(f"the body is not valid JSON: {why_malformed(error, body)}")
 
 
-def invalid_field(error: msgspec.ValidationError, *, within: str = "") -> InvalidRequestError:
+def invalid_field(error: msgspec.ValidationError, *, within: str = "", body: Body = b"") -> InvalidRequestError:
     """msgspec's error with its path as OpenAI's `param`: `$.messages[0].role` becomes `messages[0].role`.
 
-    `within` is the path of the value that was decoded, when it is not the whole body.
+    `within` is the path of the value that was decoded, when it is not the whole body; else `body` may be that, whose
+    long strings the error then shows the beginning of.
     """
     text = str(error)
     path = within
@@ -87,6 +88,7 @@ def invalid_field(error: msgspec.ValidationError, *, within: str = "") -> Invali
         text = "the field is required"
     path = path.removeprefix(".")
     text = text.replace("`", "")
+    text = body.unmarked(text) if isinstance(body, JsonBody) else text
     return InvalidRequestError(f"{path}: {text}" if path else f"the body: {text}", param=path or None)
 
 

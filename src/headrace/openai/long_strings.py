@@ -13,11 +13,25 @@ from typing import TypeAlias
 
 import msgspec
 
+from headrace.errors import InvalidRequestError
+
 _MIN_LONG_BYTES = 64 << 10
 """Of strings that are taken out, as JSON has them."""
 
 _MAX_PIECE_BYTES = 256 << 10
 """Scanned and decoded in about a millisecond, escapes and all."""
+
+_MAX_CONTAINERS = 1 << 16
+"""Arrays and objects, of which a decoder makes that many in some 30 ms. Where fewer than one byte of `_SPARSE` may
+begin one, they are not counted: megabytes of text hold some that are none."""
+
+_SPARSE = 64
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+_MAX_CHARS_SHOWN = 60
+
+_WITHOUT_STRINGS = frozenset({int, float, bool, type(None)})
 
 _LONGEST_ESCAPE = len(r"\ud83d\ude00")
 
@@ -39,17 +53,27 @@ class JsonBody:
 
     def restore(self, value: object) -> object:
         """`value`, decoded from `json`, with every long string in its place. Keys of objects stay markers."""
+        return self._restored(value) if self.long_strings else value
+
+    def unmarked(self, text: str) -> str:
+        """`text`, an error's, with the beginning of a long string for each marker."""
+        for marker in reversed(list(self.long_strings)):  # the ninth begins as the ninetieth does
+            text = text.replace(marker, f"{self.long_strings[marker][:_MAX_CHARS_SHOWN]}...")
+        return text
+
+    def _restored(self, value: object) -> object:
         if isinstance(value, str):
             return self.long_strings.get(value, value)
         if isinstance(value, list):
-            value[:] = [self.restore(item) for item in value]
+            if not _WITHOUT_STRINGS.issuperset(map(type, value)):  # millions of numbers take no time
+                value[:] = [self._restored(item) for item in value]
         elif isinstance(value, dict):
             for key, item in value.items():
-                value[key] = self.restore(item)
+                value[key] = self._restored(item)
         elif isinstance(value, msgspec.Struct):
             for name in value.__struct_fields__:
                 was = getattr(value, name)
-                if (restored := self.restore(was)) is not was:
+                if (restored := self._restored(was)) is not was:
                     msgspec.structs.force_setattr(value, name, restored)
         return value
 
@@ -66,12 +90,14 @@ class LongStringReader:
         self._json: list[bytes] = []
         self._long_strings: dict[str, str] = {}
         self._string: _OpenString | None = None
+        self._num_containers = 0
 
     def __repr__(self) -> str:
         return f"LongStringReader({len(self._long_strings)} long strings)"
 
     def feed(self, piece: bytes) -> None:
-        """Raises msgspec.DecodeError, or UnicodeDecodeError, for a long string that is none."""
+        """Raises msgspec.DecodeError, or UnicodeDecodeError, for a long string that is none, and InvalidRequestError
+        for more arrays and objects than can be decoded in a moment."""
         for begin in range(0, len(piece), _MAX_PIECE_BYTES):
             self._feed(piece[begin : begin + _MAX_PIECE_BYTES])
 
@@ -97,11 +123,22 @@ class LongStringReader:
     def _pass_by(self, piece: bytes, begin: int) -> int:
         """Keep what holds no long string; the position behind it."""
         end = _match_end(_WITHOUT_LONG, piece, begin)
+        self._count_containers(piece[begin:end])
         if end < len(piece):  # a string that does not end in this piece
             end += 1
             self._string = _OpenString(self._min_long_bytes)
         self._json.append(piece[begin:end])
         return end
+
+    def _count_containers(self, text: bytes) -> None:
+        num_brackets = text.count(b"[") + text.count(b"{")
+        if num_brackets * _SPARSE < len(text):
+            return
+        text = _STRING.sub(b"", text)
+        self._num_containers += text.count(b"[") + text.count(b"{")
+        if self._num_containers > _MAX_CONTAINERS:
+            message = f"the body has more than {_MAX_CONTAINERS} arrays and objects; send fewer at once"
+            raise InvalidRequestError(message)
 
     def _end(self, string: "_OpenString") -> bytes:
         """What goes into the JSON for it."""

@@ -60,7 +60,7 @@ def _feed(reader: LongStringReader, pieces: list[bytes]) -> None:
         for piece in pieces:
             reader.feed(piece)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise no_json(error) from error
+        raise no_json(error, b"".join(pieces)) from error
     pieces.clear()
 
 

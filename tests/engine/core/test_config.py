@@ -206,3 +206,9 @@ def test_without_chunked_prefill_a_step_must_hold_a_whole_context(tiny_model_dir
         EngineArgs(**args).create_engine_config()
     assert caught.value.param == "max_num_batched_tokens"
     assert not EngineArgs(**args, max_model_len=300).create_engine_config().scheduler.enable_chunked_prefill
+
+
+def test_an_empty_served_model_name_is_refused() -> None:
+    with pytest.raises(SettingsError, match="served_model_name is empty") as caught:
+        EngineArgs(model="somewhere", served_model_name="")
+    assert caught.value.param == "served_model_name"

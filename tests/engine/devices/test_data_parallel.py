@@ -207,6 +207,16 @@ async def test_answers_of_all_cores_become_one(
     assert await cores.client.call(method) == together
 
 
+async def test_no_core_forgets_its_prefixes_while_another_has_a_request(cores: Cores) -> None:
+    rank = await cores.add("a")
+    cores[0].answers["reset_prefix_cache"] = AssertionError("this core was asked")
+    cores[1].answers["reset_prefix_cache"] = AssertionError("this core was asked")
+    assert await cores.client.call("reset_prefix_cache") is False
+    cores[rank].finish("a")
+    cores[0].answers["reset_prefix_cache"] = cores[1].answers["reset_prefix_cache"] = True
+    assert await cores.client.call("reset_prefix_cache") is True
+
+
 async def test_an_error_of_one_core_is_raised_when_all_have_answered(cores: Cores) -> None:
     cores[0].answers["add_lora"] = InvalidRequestError("no such directory")
     cores[1].answers["add_lora"] = True

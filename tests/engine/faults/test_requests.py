@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -227,6 +228,8 @@ async def test_what_a_remote_call_raises_is_its_callers_and_the_engine_goes_on(e
         await engine.collective_rpc(fail)
     with pytest.raises(UnsupportedError, match="no_such_method"):
         await engine.collective_rpc("no_such_method")
+    with pytest.raises(EngineError, match=r"called sys.exit\(3\); return instead"):
+        await engine.collective_rpc(lambda _worker: sys.exit(3))
     assert await engine.collective_rpc(lambda worker, x: (type(worker).__name__, x), args=({1, 2},)) == [
         ("Worker", {1, 2})
     ]

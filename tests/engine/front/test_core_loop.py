@@ -25,6 +25,7 @@ from headrace.engine.wire.messages import (
     StepOutputs,
     ToCore,
 )
+from headrace.errors import SettingsError
 from headrace.testing.fake_core import FakeCore, fake_engine_config
 
 CONFIG = Start(msgspec.json.encode(fake_engine_config()))
@@ -145,6 +146,19 @@ def test_a_failing_core_sends_its_error_last(front: Front, core: FakeCore) -> No
     assert "in step" in failed.traceback
     with pytest.raises(EOFError):
         front.receive()
+
+
+def test_a_core_that_a_wrong_setting_stops_tells_it_without_a_traceback() -> None:
+    def refuse(_: object) -> FakeCore:
+        raise SettingsError("device is 'cuda', but there is none", param="device")
+
+    ours, theirs = socket.socketpair()
+    with ours:
+        front = Front(ours)
+        front.send(CONFIG)
+        assert serve_core(BlockingChannel(theirs), build_core=refuse) is False
+        failed = front.receive()
+    assert (failed.message, failed.traceback) == ("device is 'cuda', but there is none", "")
 
 
 def test_what_is_no_start_is_refused_first() -> None:

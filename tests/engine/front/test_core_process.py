@@ -175,7 +175,7 @@ async def test_the_real_core_reports_what_keeps_it_from_loading(tokenization: To
         with pytest.raises(EngineDeadError) as caught:
             await engine.start_background_loop()
     assert caught.value.message.startswith("the engine core failed: ")
-    assert "Traceback" in str(caught.value.__cause__)
+    assert caught.value.__cause__ is None  # a wrong setting: where the core noticed it tells nothing
 
 
 def test_it_runs_on_uvloop_as_well() -> None:

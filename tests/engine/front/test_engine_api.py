@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,13 @@ async def test_what_this_core_cannot_do_is_an_error_with_its_name(engine: AsyncL
     for call in (engine.start_profile(), engine.stop_profile(), engine.pin_lora(1), engine.list_loras()):
         with pytest.raises(EngineError, match="has no method"):
             await call
+
+
+@pytest.mark.parametrize("request_id", [5, None, ["r", 5], b"r"])
+async def test_an_abort_of_what_is_no_id_is_refused(engine: AsyncLLMEngine, request_id: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="give one id or several") as caught:
+        await engine.abort(request_id)
+    assert caught.value.param == "request_id"
 
 
 async def test_the_prefix_cache_is_not_chosen_by_device(engine: AsyncLLMEngine) -> None:

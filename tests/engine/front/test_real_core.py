@@ -160,6 +160,13 @@ async def test_the_models_generation_config_is_the_default(engine: AsyncLLMEngin
     assert config.sampling_defaults.temperature in {None, defaults.temperature}
 
 
+async def test_every_block_is_free_before_the_first_report(tiny_model_dir: Path) -> None:
+    async with AsyncLLMEngine.from_engine_args(args(tiny_model_dir)) as engine:
+        statistics = engine.statistics()
+        assert statistics.num_blocks > 0
+        assert statistics.num_free_blocks == statistics.num_blocks
+
+
 async def test_a_core_killed_mid_stream_ends_the_stream_with_an_error(tiny_model_dir: Path) -> None:
     engine = AsyncLLMEngine.from_engine_args(args(tiny_model_dir))
     async with engine:

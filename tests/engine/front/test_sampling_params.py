@@ -154,3 +154,9 @@ def test_the_other_spellings_of_off_are_understood() -> None:
 def test_parameters_cross_the_channel_unchanged() -> None:
     params = SamplingParams(temperature=0.5, stop=["a"], stop_token_ids=[3], seed=7, max_tokens=None)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_more_biases_than_can_be_looked_through_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="logit_bias holds 70000 ids, more than 65536") as caught:
+        SamplingParams(logit_bias=dict.fromkeys(range(70_000), 1.0))
+    assert caught.value.param == "logit_bias"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -86,6 +87,13 @@ async def test_a_removed_logger_hears_nothing_more(engine: AsyncLLMEngine) -> No
 async def test_a_name_can_be_given_to_one_logger_only(engine: AsyncLLMEngine) -> None:
     with pytest.raises(InvalidRequestError, match="'prometheus'"):
         await engine.add_logger("prometheus", Recorder())
+
+
+@pytest.mark.parametrize("logger", [None, "stderr", object()])
+async def test_what_is_no_logger_is_refused(engine: AsyncLLMEngine, logger: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="it needs the methods") as caught:
+        await engine.add_logger("mine", logger)
+    assert caught.value.param == "logger"
 
 
 async def test_a_logger_that_fails_does_not_harm_the_engine(

@@ -162,7 +162,8 @@ def test_a_loaded_adapter_does_not_change_with_its_file(write: Callable[..., Pat
 
 def test_the_config_alone_can_be_read(write: Callable[..., Path]) -> None:
     config = read_adapter_config(write(use_rslora=True), max_rank=2)
-    assert (config.max_rank, config.scaling_of("model.layers.3.self_attn.q_proj")) == (2, 8 / 2**0.5)
+    layer = "model.layers.3.self_attn.q_proj"
+    assert (config.max_rank, config.parts([layer])[layer].scaling) == (2, 8 / 2**0.5)
 
 
 def test_the_random_adapter_script_writes_what_is_read(adapted: Any) -> None:
@@ -203,3 +204,25 @@ def test_tensors_of_any_wrongness_are_refused(write: Callable[..., Path], conten
     with pytest.raises(InvalidRequestError) as refusal:
         read(directory)
     assert refusal.value.param == "lora_path"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rank_pattern": {"([a-z0-9_.]|[a-z0-9_.])+!": 2}},
+        {"alpha_pattern": {"(.*)*(.*)*(.*)*(.*)*(.*)*!": 2}},
+        {"target_modules": "(.*)*(.*)*(.*)*(.*)*(.*)*(.*)*(.*)*!"},
+        {"exclude_modules": "([a-z0-9_.]|[a-z0-9_.])*!"},
+    ],
+)
+def test_an_expression_that_takes_for_ever_is_refused(
+    write: Callable[..., Path], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.engine.lora.name_patterns._TIMEOUT_S", 0.5)
+    with pytest.raises(InvalidRequestError, match=r"take more than 0\.5 s to match"):
+        read(write(**fields))
+
+
+def test_expressions_without_end_are_refused(write: Callable[..., Path]) -> None:
+    with pytest.raises(InvalidRequestError, match="more than 65536 characters"):
+        read(write(target_modules="(q_proj)|" * 10_000))

@@ -16,7 +16,7 @@ from headrace.testing.core_driver import add_request
 
 class FakeGrammar:
     def start(self) -> GrammarMatcher:
-        return GrammarMatcher(b"", None)  # type: ignore[arg-type]  # never advanced
+        return GrammarMatcher(b"", None, "regex")  # type: ignore[arg-type]  # never advanced
 
 
 @dataclass

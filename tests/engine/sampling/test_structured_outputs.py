@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from headrace.engine.guided.grammar import GrammarCompiler, GrammarMatcher
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
-from headrace.errors import InvalidRequestError, UnsupportedError
+from headrace.errors import EngineGenerateError, InvalidRequestError, UnsupportedError
 
 EOS = (2, 0)
 
@@ -173,7 +173,25 @@ def test_the_end_of_the_sequence_completes_it(compile_grammar: GrammarCompiler, 
 def test_a_token_that_does_not_fit_is_an_error(compile_grammar: GrammarCompiler, tiny_model_dir: Path) -> None:
     matcher = compile_grammar(StructuredOutputsParams(regex="ab")).start()
     matcher.advance(Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json")).token_to_id("z"))
-    assert matcher.error is not None
+    assert isinstance(matcher.error, EngineGenerateError)
+
+
+def test_a_schema_that_cannot_be_followed_is_the_requests_error(
+    compile_grammar: GrammarCompiler, tiny_model_dir: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_model_dir / "tokenizer.json"))
+    properties = {f"p{number}": {"type": "integer"} for number in range(30)}
+    schema = {"anyOf": [{"type": "object", "properties": properties}] * 200}
+    matcher = compile_grammar(StructuredOutputsParams(json=schema)).start()
+    matcher.advance(tokenizer.encode("{", add_special_tokens=False).ids[0])
+    assert isinstance(matcher.error, InvalidRequestError)
+    assert matcher.error.param == "structured_outputs.json"
+    assert "too complex to be followed; make it simpler" in matcher.error.message
+
+
+def test_a_schema_that_refers_to_itself_alone_is_refused_in_words(compile_grammar: GrammarCompiler) -> None:
+    with pytest.raises(InvalidRequestError, match=r"cannot be used: no text can be of this form; does a \$ref"):
+        compile_grammar(StructuredOutputsParams(json={"$ref": "#"}))
 
 
 def test_white_space_can_be_ruled_out(compile_grammar: GrammarCompiler, tiny_model_dir: Path) -> None:

@@ -39,6 +39,12 @@ def test_joined_metrics_are_those_of_all_workers_with_a_label_each() -> None:
     assert sorted(together) == sorted(apart)
 
 
+def test_a_label_with_an_end_of_line_that_is_none_in_this_format_stays_whole() -> None:
+    exposition = b'# HELP a_total A.\n# TYPE a_total counter\na_total{model="x\ry"} 1.0\n'
+
+    assert join_metrics({0: exposition}).endswith(b'\na_total{worker="0",model="x\ry"} 1.0\n')
+
+
 def test_metrics_of_no_worker_are_none() -> None:
     assert join_metrics({}) == b""
 

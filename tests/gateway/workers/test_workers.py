@@ -14,7 +14,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.errors import HeadraceError, SettingsError
+from headrace.errors import HeadraceError, OverloadedError, SettingsError
 from headrace.gateway.admission.settings import AdmissionSettings
 from headrace.gateway.settings import GatewaySettings
 from headrace.gateway.workers.supervisor import Supervisor, check_shared
@@ -215,6 +215,16 @@ async def test_what_a_worker_refuses_is_what_the_gateway_refuses() -> None:
             pytest.fail("it started")
 
     assert raised.value.param == "keys_file"
+
+
+@pytest.mark.integration
+async def test_without_a_worker_nothing_is_said_of_endpoints() -> None:
+    supervisor = Supervisor(settings_for(endpoint=("http://127.0.0.1:1",)))
+    try:
+        with pytest.raises(OverloadedError, match="No worker"):
+            await supervisor.list()
+    finally:
+        await supervisor.aclose()
 
 
 @pytest.mark.integration

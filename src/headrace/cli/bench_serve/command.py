@@ -22,6 +22,7 @@ from headrace.cli.bench_serve.workloads import Work, make_work
 from headrace.cli.benchmarks import machine
 from headrace.cli.benchmarks.progress import Steps, progress
 from headrace.cli.flags import add_flags
+from headrace.cli.output import check_directory_of
 from headrace.cli.settings import resolve
 from headrace.errors import SettingsError
 from headrace.tokenization import load_tokenizer
@@ -33,6 +34,8 @@ def run(argv: Sequence[str]) -> int:
     """Load the server and print; 1 when a request failed. Raises SettingsError and UpstreamError."""
     arguments = _parser().parse_args(argv)
     settings = resolve(LoadSettings, section="bench_serve", flags=vars(arguments), file={}, environment={}).settings
+    if arguments.result_file:
+        check_directory_of(Path(arguments.result_file), flag="--result-file")
     with progress(Console(stderr=True, highlight=False)) as steps:
         report = uvloop.run(_measured(settings, steps))
     encoded = msgspec.json.format(msgspec.json.encode(report), indent=2)
@@ -49,8 +52,8 @@ async def _measured(settings: LoadSettings, steps: Steps) -> LoadReport:
     found = machine.describe()
     client = LoadClient(settings)
     try:
+        work = await asyncio.to_thread(_make_work, settings)  # first: what is wrong in it is told at once
         await client.wait_ready()
-        work = await asyncio.to_thread(_make_work, settings)
         for number in range(settings.num_warmups):
             await client.send(work[number % len(work)])
         steps.begin(f"{settings.dataset_name} at {settings.base_url}", num_steps=len(work))

@@ -196,6 +196,8 @@ class CoreClient:
                 if (waiting := self._calls.get(message.call_id)) is not None and not waiting.answer.done():
                     waiting.answer.set_result(message)
             case Ready():
+                # Until its first report nothing runs, and no request holds a block.
+                self.statistics = CoreStatistics(num_blocks=message.num_blocks, num_free_blocks=message.num_blocks)
                 if not self._ready.done():
                     self._ready.set_result(message)
             case Failed():
@@ -232,7 +234,10 @@ class CoreClient:
     async def _end(self, message: str | None, *, cause: BaseException | None, patience_s: float) -> None:
         how = await self._host.stop(timeout_s=patience_s)
         error = EngineDeadError(message or self._obituary(how))
-        error.__cause__ = EngineError(f"in the core:\n{self._failed.traceback}") if self._failed is not None else cause
+        error.__cause__ = cause
+        if self._failed is not None:
+            trace = self._failed.traceback
+            error.__cause__ = EngineError(f"in the core:\n{trace}") if trace else None
         _LOG.error("%s", error.message, exc_info=error.__cause__)
         self.dead_error = error
         self._has_ended.set()

@@ -84,7 +84,12 @@ class DataParallelClient:
             await core.connection.abort(ids)
 
     async def call(self, method: str, *arguments: object, timeout_s: float | None = None) -> object:
-        """On all cores. Their answers become one: of lists all that they hold, of yes and no what holds for each."""
+        """On all cores. Their answers become one: of lists all that they hold, of yes and no what holds for each.
+
+        Prefixes are forgotten by all cores or none: by none while one of them has a request.
+        """
+        if method == "reset_prefix_cache" and self._core_of:
+            return False
         results = await self._on_all(lambda core: core.connection.call(method, *arguments, timeout_s=timeout_s))
         return _MERGE.get(method, _first)(results)
 

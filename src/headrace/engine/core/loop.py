@@ -29,7 +29,7 @@ from headrace.engine.wire.messages import (
     ToCore,
     TokenDelta,
 )
-from headrace.errors import EngineError, HeadraceError
+from headrace.errors import EngineError, HeadraceError, SettingsError
 
 HEARTBEAT_S = 1.0
 """While idle the core shows this often that it lives."""
@@ -116,7 +116,9 @@ def _build(channel: BlockingChannel, build_core: BuildCore) -> Core:
 def _report_failure(channel: BlockingChannel, error: Exception) -> None:
     text = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(ChannelClosedError):  # nobody is left to be told
-        channel.send(Failed(message=text, traceback="".join(traceback.format_exception(error))))
+        # A wrong setting is the user's to mend: where it was noticed tells nothing.
+        trace = "" if isinstance(error, SettingsError) else "".join(traceback.format_exception(error))
+        channel.send(Failed(message=text, traceback=trace))
 
 
 class CoreLoop:

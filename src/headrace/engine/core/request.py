@@ -11,6 +11,7 @@ from headrace.engine.lora_request import LoRARequest
 from headrace.engine.pooling_params import PoolingParams
 from headrace.engine.sampling_params import SamplingParams
 from headrace.engine.wire.messages import AddRequest, TokenLogprobs
+from headrace.errors import HeadraceError
 from headrace.prefix_hash import BlockHash, ExtraKeys, lora_key, salt_key
 
 
@@ -37,7 +38,7 @@ class Guide(Protocol):
     """Which tokens may come next: one bit for each id, the lowest of the first byte being id 0."""
     is_complete: bool
     """Nothing may follow any more."""
-    error: str | None
+    error: HeadraceError | None
     """Why the answer cannot go on."""
 
     def advance(self, token_id: int) -> None:

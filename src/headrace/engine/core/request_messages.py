@@ -46,8 +46,15 @@ def delta_of(
     )
 
 
-def failed(request: Request, error: str, *, kind: str = EngineGenerateError.__name__) -> TokenDelta:
+def failed(
+    request: Request, error: str, *, kind: str = EngineGenerateError.__name__, param: str | None = None
+) -> TokenDelta:
     """For the front end: the request's end, with an error of the class `kind` in `headrace.errors`."""
     return TokenDelta(
-        request_id=request.request_id, new_token_ids=(), finish_reason="error", error=error, error_kind=kind
+        request_id=request.request_id,
+        new_token_ids=(),
+        finish_reason="error",
+        error=error,
+        error_kind=kind,
+        error_param=param,
     )

@@ -410,7 +410,8 @@ class Scheduler:
         finish = request.append(token_id)
         if finish is None and request.guide is not None and request.guide.error is not None:
             self._finish(request)
-            return failed(request, request.guide.error)
+            error = request.guide.error
+            return failed(request, error.message, kind=type(error).__name__, param=error.param)
         if finish is None:
             return delta_of(request, token_id, logprobs=logprobs)
         self._finish(request)

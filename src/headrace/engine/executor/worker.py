@@ -29,7 +29,7 @@ from headrace.engine.runner.make_cache import make_kv_cache
 from headrace.engine.runner.model_runner import ModelRunner
 from headrace.engine.runner.paged_cache import PagedKVCache
 from headrace.engine.runner.static_decode import Record
-from headrace.errors import SettingsError, UnsupportedError
+from headrace.errors import EngineError, SettingsError, UnsupportedError
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -227,9 +227,14 @@ class Worker:
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """A public method by its name, or a function that is given this worker first. Raises what it raises."""
+        """A public method by its name, or a function that is given this worker first. Raises what it raises, and
+        EngineError where it would end the process."""
         if not isinstance(method, str):
-            return method(self, *args, **(kwargs or {}))
+            try:
+                return method(self, *args, **(kwargs or {}))
+            except SystemExit as error:
+                name = getattr(method, "__qualname__", repr(method))
+                raise EngineError(f"{name} called sys.exit({error.code!r}); return instead") from error
         func = None if method.startswith("_") else getattr(self, method, None)
         if not callable(func):
             raise UnsupportedError(f"a worker has no method {method!r}", param="method")

@@ -40,7 +40,10 @@ class StatLoggers:
         return f"<StatLoggers {', '.join(self._loggers) or 'none'}>"
 
     def add(self, name: str, logger: StatLogger) -> None:
-        """Raises InvalidRequestError when the name is taken."""
+        """Raises InvalidRequestError when the name is taken, and for what is no logger."""
+        if not all(callable(getattr(logger, method, None)) for method in ("record", "log")):
+            message = f"logger is {logger!r:.80}; it needs the methods record(step, engine) and log()"
+            raise InvalidRequestError(message, param="logger")
         if name in self._loggers:
             raise InvalidRequestError(f"there is a stat logger {name!r} already; remove it first", param="name")
         self._loggers[name] = logger

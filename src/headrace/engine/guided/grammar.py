@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.engine.structured_outputs import StructuredOutputsParams
-from headrace.errors import InvalidRequestError, UnsupportedError
+from headrace.errors import EngineGenerateError, HeadraceError, InvalidRequestError, UnsupportedError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -19,6 +19,9 @@ _MAX_ERROR_CHARS = 300
 
 _MEANS_SOMETHING = re.compile(r"[\\.+*?()|\[\]{}^$#&~/-]")
 """To the library's regular expressions; a backslash takes the meaning away."""
+
+_ALLOWS_NOTHING = "NoExtensionBias"
+"""What the library says then."""
 
 _MAX_LEXER_STATES = 50_000
 """Of one grammar, one or two kilobytes each, made as answers need them: no grammar takes more than 100 MB."""
@@ -45,22 +48,38 @@ class GrammarMatcher:
     next_mask: bytes
     """Which tokens may come next: one bit for each id, the lowest of the first byte being id 0."""
     _matcher: "LLMatcher"
+    _param: str
+    """The field that asks for this, as errors name it."""
     is_complete: bool = False
     """Nothing may follow any more."""
-    error: str | None = None
+    error: HeadraceError | None = None
     """Why the answer cannot go on; nothing else here means anything then."""
 
     def advance(self, token_id: int) -> None:
         """Take the token that was drawn."""
         matcher = self._matcher
         if not matcher.consume_token(token_id):
-            self.error = f"token {token_id} does not fit structured_outputs: {_first_line(matcher.get_error())}"
+            self.error = self._failure(token_id)
             return
         if not matcher.is_stopped():
             self.next_mask = matcher.compute_bitmask()  # may find out that nothing follows
         self.is_complete = matcher.is_stopped()
         if matcher.is_error():
-            self.error = f"structured_outputs became too complex here: {_first_line(matcher.get_error())}"
+            self.error = self._too_complex()
+
+    def _failure(self, token_id: int) -> HeadraceError:
+        byte, bit = divmod(token_id, 8)
+        if byte < len(self.next_mask) and self.next_mask[byte] >> bit & 1:  # it fits, but cannot be followed
+            return self._too_complex()
+        return EngineGenerateError(f"token {token_id} does not fit {self._param}: {self._reason}")
+
+    def _too_complex(self) -> InvalidRequestError:
+        message = f"{self._param} is too complex to be followed; make it simpler: {self._reason}"
+        return InvalidRequestError(message, param=self._param)
+
+    @property
+    def _reason(self) -> str:
+        return _first_line(self._matcher.get_error())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +88,10 @@ class CompiledGrammar:
 
     _template: "LLMatcher"
     _first_mask: bytes
+    _param: str
 
     def start(self) -> GrammarMatcher:
-        return GrammarMatcher(self._first_mask, self._template.deep_copy())
+        return GrammarMatcher(self._first_mask, self._template.deep_copy(), self._param)
 
 
 class GrammarCompiler:
@@ -98,7 +118,7 @@ class GrammarCompiler:
         first_mask = b"" if matcher.is_error() else matcher.compute_bitmask()
         if matcher.is_error():
             raise _refused(params, matcher.get_error())
-        return CompiledGrammar(matcher, first_mask)
+        return CompiledGrammar(matcher, first_mask, params.param)
 
     def _loaded_tokenizer(self) -> "LLTokenizer":
         if self._tokenizer is None:
@@ -153,6 +173,8 @@ def _json_options(params: StructuredOutputsParams) -> "JsonCompileOptions":
 
 
 def _refused(params: StructuredOutputsParams, reason: str) -> InvalidRequestError:
+    if _ALLOWS_NOTHING in reason:
+        reason = "no text can be of this form; does a $ref refer to itself?"
     return InvalidRequestError(f"{params.param} cannot be used: {_first_line(reason)}", param=params.param)
 
 

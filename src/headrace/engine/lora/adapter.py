@@ -59,13 +59,15 @@ def _read(directory: Path, *, layers: Mapping[str, LayerSize], max_rank: int, dt
     config = read_adapter_config(directory, max_rank=max_rank)
     tensors = _read_tensors(directory)
     adapter = {}
-    for name in sorted({_layer_name(key, directory) for key in tensors}):
+    names = sorted({_layer_name(key, directory) for key in tensors})
+    parts = config.parts(names)
+    for name in names:
         layer = name if name.startswith("model.") else f"model.{name}"  # trained without the language model's head
-        if layer not in layers or not config.has_target(name):
+        if layer not in layers or name not in parts:
             raise _unusable(f"the adapter at {directory} changes {name}, which is not built or not among its targets")
         a, b = (_take(tensors, f"{_PREFIX}{name}{end}", directory) for end in (_DOWN, _UP))
-        _check_shapes(a, b, layers[layer], rank=config.rank_of(name), name=name, directory=directory)
-        adapter[layer] = _low_rank(a, b, scaling=config.scaling_of(name), dtype=dtype)
+        _check_shapes(a, b, layers[layer], rank=parts[name].rank, name=name, directory=directory)
+        adapter[layer] = _low_rank(a, b, scaling=parts[name].scaling, dtype=dtype)
     if not adapter:
         raise _unusable(f"the adapter at {directory} holds no tensors")
     return adapter

@@ -5,12 +5,14 @@ What would change the result and is not built is refused by name; fields that on
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
+from headrace.engine.lora.name_patterns import matches
 from headrace.errors import InvalidRequestError, UnsupportedError
 
 ADAPTED_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -53,6 +55,19 @@ class _PeftConfig(msgspec.Struct, frozen=True, kw_only=True):
     init_lora_weights: bool | str | None = True
 
 
+Found: TypeAlias = Mapping[str, frozenset[str]]
+"""Of each expression the layers that it matches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPart:
+    """What the config says of one layer that the adapter changes."""
+
+    rank: int
+    scaling: float
+    """The factor of the layer's low-rank product."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
     """Rank and scaling of each layer that the adapter may change, by the layer's name in the trained model."""
@@ -70,17 +85,26 @@ class AdapterConfig:
     def max_rank(self) -> int:
         return max((self.rank, *self.rank_pattern.values()))
 
-    def has_target(self, layer: str) -> bool:
-        return _names(self.targets, layer) and not _names(self.excluded, layer)
+    def parts(self, layers: Iterable[str]) -> dict[str, LayerPart]:
+        """What it says of each of `layers` that it may change (blocking, 5 s at most).
 
-    def rank_of(self, layer: str) -> int:
-        return int(_of_pattern(self.rank_pattern, layer, default=self.rank))
+        Raises InvalidRequestError for expressions that take longer, and re.error for what is none.
+        """
+        names = list(layers)
+        found = matches(self._expressions(), names)
+        targets = [
+            name for name in names if _names(self.targets, name, found) and not _names(self.excluded, name, found)
+        ]
+        return {name: self._part(name, found) for name in targets}
 
-    def scaling_of(self, layer: str) -> float:
-        """The factor of the layer's low-rank product."""
-        rank = self.rank_of(layer)
-        alpha = _of_pattern(self.alpha_pattern, layer, default=self.alpha)
-        return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+    def _expressions(self) -> Iterable[str]:
+        yield from (each for each in (self.targets, self.excluded) if isinstance(each, str))
+        yield from map(_at_end, (*self.rank_pattern, *self.alpha_pattern))
+
+    def _part(self, layer: str, found: Found) -> LayerPart:
+        rank = int(_of_pattern(self.rank_pattern, layer, found, default=self.rank))
+        alpha = _of_pattern(self.alpha_pattern, layer, found, default=self.alpha)
+        return LayerPart(rank=rank, scaling=alpha / math.sqrt(rank) if self.use_rslora else alpha / rank)
 
 
 def read_adapter_config(directory: Path, *, max_rank: int) -> AdapterConfig:
@@ -149,18 +173,22 @@ def _as_names(names: list[str] | str | None) -> tuple[str, ...] | str:
     return names if isinstance(names, str) else tuple(names or ())
 
 
-def _names(names: tuple[str, ...] | str, layer: str) -> bool:
+def _names(names: tuple[str, ...] | str, layer: str, found: Found) -> bool:
     if isinstance(names, str):
-        return re.fullmatch(names, layer) is not None
+        return layer in found[names]
     return any(layer == name or layer.endswith(f".{name}") for name in names)
 
 
-def _of_pattern(pattern: Mapping[str, int] | Mapping[str, float], layer: str, *, default: float) -> float:
+def _of_pattern(pattern: Mapping[str, int] | Mapping[str, float], layer: str, found: Found, *, default: float) -> float:
     """PEFT's rule: the first pattern that matches the end of the name, after a dot or from its start."""
     for expression, value in pattern.items():
-        if re.match(rf"(.*\.)?({expression})$", layer):
+        if layer in found[_at_end(expression)]:
             return value
     return default
+
+
+def _at_end(expression: str) -> str:
+    return rf"(.*\.)?({expression})"
 
 
 def _unusable(message: str) -> InvalidRequestError:

@@ -21,6 +21,7 @@ from headrace.gateway.http.answers import answer_error
 from headrace.gateway.http.message import Request, RequestTimeoutError
 from headrace.gateway.http.request_reader import KnownHeads, RequestReader, SizeLimits
 from headrace.gateway.http.response_writer import ResponseWriter
+from headrace.gateway.http.unread import UnreadWatch
 
 Handler = Callable[[Request, ResponseWriter], Awaitable[None]]
 """Answers one request. Cancelled when the client leaves; whatever else it raises closes the connection."""
@@ -90,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_last = False
         self._is_lingering = False
         self._is_write_paused = False
+        self._unread: UnreadWatch | None = None
         self._num_held_bytes = 0
         self._num_served = 0
         self._body_start_s = 0.0
@@ -121,13 +123,16 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
-        self._set_deadline(self._limits.write_timeout_s)
+        self._watch_reading()
         if self._writer is not None:
             self._writer.pause()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self._set_deadline(self._limits.write_timeout_s if self._transport.is_closing() else None)
+        if self._transport.is_closing():
+            self._watch_reading()
+        else:
+            self.deadline_s = None
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._writer is not None:
@@ -136,9 +141,11 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self.deadline_s = None
         self._hold(0)
+        self._reader.close()
         self._server.remove(self)
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None  # which keeps this connection by its traceback
+        if task is not None:
+            task.cancel()
 
     # what the reader tells
 
@@ -293,8 +300,13 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def on_deadline(self) -> None:
-        if self._is_write_paused or self._is_lingering or self._transport.is_closing():
+        if self._is_lingering:
             self._transport.abort()
+        elif self._is_write_paused or self._transport.is_closing():
+            if self._unread is not None and self._unread.look():
+                self._set_deadline(self._limits.write_timeout_s)  # slow, but it reads
+            else:
+                self._transport.abort()
         elif self._is_receiving:
             part = "body" if self._reader.is_in_body else "head"
             self._note_refusal(RequestTimeoutError(f"The request's {part} did not arrive in time."))
@@ -315,8 +327,16 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _close(self) -> None:
-        self._set_deadline(self._limits.write_timeout_s)
+        if self._transport.get_write_buffer_size():
+            self._watch_reading()
         self._transport.close()
+
+    def _watch_reading(self) -> None:
+        """From now on the client must read something within each `write_timeout_s`."""
+        if self._unread is None:
+            self._unread = UnreadWatch(self._transport)
+        self._unread.look()
+        self._set_deadline(self._limits.write_timeout_s)
 
     def _set_deadline(self, timeout_s: float | None) -> None:
         self.deadline_s = None if timeout_s is None else self._loop.time() + timeout_s

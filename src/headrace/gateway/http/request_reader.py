@@ -50,7 +50,7 @@ class RequestReader:
         self._heads = KnownHeads() if heads is None else heads
         self._on_head_done = on_head
         self._on_request = on_request
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._refusal: RequestError | None = None
         self._ignores_head = False
         self._awaits_upgrade_offset = False
@@ -76,12 +76,15 @@ class RequestReader:
             if known is not None:
                 self._on_request(known.request(data, whole))
                 return
+        parser = self._parser
+        if parser is None:
+            return
         if not self.is_in_body:
             self.is_in_head = True
         self._num_complete = 0
         self._num_unaccounted_bytes += len(data)
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._decline_upgrade(data, offset=offer.args[0])
         except httptools.HttpParserError as error:
@@ -91,6 +94,11 @@ class RequestReader:
             raise self._head_too_large()
         if whole is not None and self._num_complete == 1 and not self.is_in_head and not self.is_in_body:
             self._remember(whole)
+
+    def close(self) -> None:
+        """Of no more use: let go of what refers back to this, so that all of it is freed at once."""
+        self._parser = None
+        self._on_head_done = self._on_request = _ignore
 
     def _remember(self, whole: Whole) -> None:
         """What was just read, for the next request like it."""
@@ -132,11 +140,13 @@ class RequestReader:
         if self._ignores_head:
             self._ignores_head = False
             return
-        self._keep_alive = self._parser.should_keep_alive()
-        self._method = self._parser.get_method().decode("ascii")
-        self._version = self._parser.get_http_version()
+        parser = self._parser
+        assert parser is not None
+        self._keep_alive = parser.should_keep_alive()
+        self._method = parser.get_method().decode("ascii")
+        self._version = parser.get_http_version()
         self._check_framing()
-        self._awaits_upgrade_offset = self._parser.should_upgrade()
+        self._awaits_upgrade_offset = parser.should_upgrade()
         expectation = [value.lower() for name, value in self._headers if name == b"expect"]
         self._on_head_done(b"100-continue" in expectation and self._version == "1.1")
 
@@ -276,6 +286,10 @@ class KnownHead:
             path=self._path,
             known=self._facts,
         )
+
+
+def _ignore(_: object) -> None:
+    """What is read when nobody listens any more."""
 
 
 def _origin_form(url: bytes) -> bytes:

@@ -2,9 +2,11 @@
 
 import time
 
+from headrace.errors import ContextLengthError
 from headrace.gateway.choose import Chosen
 from headrace.gateway.identify import Call
 from headrace.gateway.parity import (
+    DRIFTING,
     Comparison,
     Observed,
     ParityLedger,
@@ -35,6 +37,12 @@ class ParityCheck:
         if not self._ledger.is_drifting(model):
             return prompt
         return self._ledger.judged(prompt, model=model, route=call.route.path, kind=prompt_kind(call))
+
+    def too_long(self, call: Call, error: ContextLengthError) -> PromptCount:
+        """What is said of a prompt that is surely too long, as counted here: `error`, while such counts agree."""
+        if not self._ledger.doubts(model=call.model, route=call.route.path, kind=prompt_kind(call)):
+            raise error
+        return PromptCount(why=DRIFTING)
 
     def note(self, call: Call, prompt: PromptCount, chosen: Chosen, sending: Sending, *, answer: Answer) -> None:
         """An endpoint has answered."""

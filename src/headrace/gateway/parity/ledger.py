@@ -112,10 +112,14 @@ class ParityLedger:
 
     def judged(self, prompt: PromptCount, *, model: str, route: str, kind: PromptKind) -> PromptCount:
         """`prompt` as it came while counts of its kind agree; else marked as an estimate, which is over no limit."""
-        account = self._models.get(model)
-        if account is None or (route, kind) not in account.drifting or prompt.total is None:
+        if prompt.total is None or not self.doubts(model=model, route=route, kind=kind):
             return prompt
         return msgspec.structs.replace(prompt, why=DRIFTING, longest=None)
+
+    def doubts(self, *, model: str, route: str, kind: PromptKind) -> bool:
+        """Whether counts of this kind of the model's prompts are estimates now."""
+        account = self._models.get(model)
+        return account is not None and (route, kind) in account.drifting
 
     def differs(self, model: str) -> bool:
         """Whether an endpoint has been found to make other tokens of any kind of prompts for `model`."""

@@ -44,6 +44,7 @@ class DecisionFile:
         self._waiting: deque[bytes] = deque()
         self._num_written = 0
         self._num_dropped = 0
+        self._has_failed = False
         self._owner = TaskOwner("decision log")
         self._writing: asyncio.Task[None] | None = None
         self._stop_asked = asyncio.Event()
@@ -83,10 +84,12 @@ class DecisionFile:
         try:
             await make_async(self._write)(b"\n".join(lines) + b"\n")
         except OSError as error:
-            if self._num_dropped == 0:
+            if not self._has_failed:
                 _LOG.warning("decisions cannot be written to %s: %s", self._path, error.strerror or error)
+            self._has_failed = True
             self._num_dropped += len(lines)
         else:
+            self._has_failed = False
             self._num_written += len(lines)
 
     def statistics(self) -> DecisionFileStatistics:

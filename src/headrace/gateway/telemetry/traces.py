@@ -14,6 +14,7 @@ from headrace.gateway.http.message import Request
 from headrace.gateway.identify import Call
 from headrace.gateway.prompt.tokens import PromptCount
 from headrace.gateway.proxy import Answer
+from headrace.gateway.routes import ROUTES
 from headrace.gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _CONTEXT_FIELDS = frozenset({b"traceparent", b"tracestate"})
+_MAX_PATH_CHARACTERS = 256
 
 
 class RequestTracer:
@@ -56,10 +58,10 @@ class RequestTracer:
         trace = RequestTrace(self)
         context = self._propagator.extract(carrier) if carrier else None
         trace.root = self.span(
-            f"{request.method} {request.path}", context, kind=SpanKind.SERVER, start_ns=trace.at_ns(request.received_s)
+            _name_of(request), context, kind=SpanKind.SERVER, start_ns=trace.at_ns(request.received_s)
         )
         trace.root.set_attribute("http.request.method", request.method)
-        trace.root.set_attribute("url.path", request.path)
+        trace.root.set_attribute("url.path", request.path[:_MAX_PATH_CHARACTERS])
         trace.root.set_attribute("headrace.request_id", request_id)
         return trace
 
@@ -185,6 +187,11 @@ def tracer_of(settings: GatewaySettings) -> RequestTracer | None:
         message = f"otlp_traces_endpoint is {endpoint!r}, but {error.name} is not installed; install headrace[otel]"
         raise SettingsError(message, param="otlp_traces_endpoint") from error
     return RequestTracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), share=settings.traces_share)
+
+
+def _name_of(request: Request) -> str:
+    """Backends index spans by name, so it has a path only where the path is one of ours, not whatever a client asks."""
+    return f"{request.method} {request.path}" if request.path in ROUTES else request.method
 
 
 def _answer_attributes(answer: Answer) -> dict[str, int | float]:

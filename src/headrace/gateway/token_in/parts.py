@@ -25,6 +25,8 @@ class TokenInParts:
         self.check = ParityCheck(self.ledger, instruments)
         self.judged = self.check.judged
         """Marks a prompt's count as an estimate while counts of such prompts have been found to differ."""
+        self.too_long = self.check.too_long
+        """The same for a prompt that was not counted to its end, being too long already."""
         self.probe = CapabilityProbe(tokenizers, self.ledger)
         is_on = settings.token_in == "auto"  # noqa: S105 - no password
         self._token_in = TokenIn(self.ledger, is_on=is_on, min_tokens=settings.token_in_min_tokens)

@@ -17,7 +17,7 @@ def join_metrics(expositions: Mapping[int, bytes]) -> bytes:
     for number, exposition in expositions.items():
         label = b'worker="%d"' % number
         family = b""
-        for line in exposition.splitlines():
+        for line in exposition.split(b"\n"):  # and at nothing else: a label may hold other ends of lines
             if line.startswith(_HELP):
                 family = line.split(b" ", 3)[2]
                 if family not in heads:

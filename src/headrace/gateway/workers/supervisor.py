@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.aio.tasks import TaskOwner
-from headrace.errors import HeadraceError, SettingsError, UpstreamError
+from headrace.errors import HeadraceError, OverloadedError, SettingsError, UpstreamError
 from headrace.gateway.admin.broadcast import Broadcast
 from headrace.gateway.admin.endpoint_routes import AdminApi
 from headrace.gateway.admin.server import AdminServer, admin_app
@@ -166,9 +166,11 @@ class Supervisor:
     # for the admin API
 
     async def list(self) -> EndpointList:
-        """Every endpoint, as the workers see it together."""
+        """Every endpoint, as the workers see it together. Raises OverloadedError while no worker is there to ask."""
         answers: dict[int, bytes] = {}
         await self._ask_all(LIST_PATH, answers)
+        if not answers:
+            raise OverloadedError("No worker answers now; try again.", retry_after_s=1.0)
         return join_endpoints([msgspec.json.decode(body, type=EndpointList) for body in answers.values()])
 
     async def apply(self, wanted: Wanted) -> None:
