@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from headrace.errors import HeadraceError
+from headrace.aio.raisable import raisable
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -42,7 +42,7 @@ class RoundBatch(Generic[A, R]):
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - its caller's to handle; Rust panics are no Exceptions
-                future.set_exception(_raisable(error))
+                future.set_exception(raisable(error))
 
     def __len__(self) -> int:
         """Callers that wait."""
@@ -53,12 +53,3 @@ class RoundBatch(Generic[A, R]):
 
     def __repr__(self) -> str:
         return f"RoundBatch({self._do!r}, num_waiting={len(self._waiting)})"
-
-
-def _raisable(error: BaseException) -> Exception:
-    """`error`, or ours for what no future may raise, or no caller expects."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    ours = HeadraceError(f"It failed with {type(error).__name__}: {error}.")
-    ours.__cause__ = error
-    return ours

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
+from headrace.aio.raisable import raisable
 from headrace.errors import TokenizationError, UnsupportedError
 from headrace.tokenization.fastokens_tokenizer import one_by_one
 from headrace.tokenization.tokenizer import TokenIds, Tokenizer
@@ -54,16 +55,12 @@ def attempt(call: Callable[..., Any], argument: Any, kwargs: Mapping[str, Any]) 
     try:
         return Returned(call(argument, **kwargs))
     except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked, and is raised there
-        return Raised(raisable(error))
+        return Raised(tokenizer_error(error))
 
 
-def raisable(error: BaseException) -> Exception:
+def tokenizer_error(error: BaseException) -> Exception:
     """`error`, or ours for what a future cannot raise."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    ours = TokenizationError(f"the tokenizer failed: {type(error).__name__}: {error}")
-    ours.__cause__ = error
-    return ours
+    return raisable(error, kind=TokenizationError, what="the tokenizer")
 
 
 class OursAsCallable:

@@ -23,7 +23,7 @@ from headrace.tokenization.microbatch.callables import (
     EncodedPrompt,
     OursAsCallable,
     for_one_thread,
-    raisable,
+    tokenizer_error,
 )
 from headrace.tokenization.microbatch.desk import Desk
 from headrace.tokenization.tokenizer import Tokenizer
@@ -149,7 +149,7 @@ def _call_in_place(place: InPlace, tokenizer: OursAsCallable, prompt: str, kwarg
     try:
         return tokenizer(prompt, **kwargs)
     except BaseException as error:  # noqa: BLE001 - what no future can raise is not raised here either
-        raise raisable(error) from error.__cause__
+        raise tokenizer_error(error) from error.__cause__
     finally:
         place.spend(len(prompt), took_s=perf_counter() - begun_s)
 
